@@ -60,6 +60,10 @@ test: setup packages ## Run the tests, style and types too (about 8 minutes on t
 diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corpus, and compare with their true causes
 	@cd tests && ../$(BIN)/python -m support.failures
 
+.PHONY: compare-scripts
+compare-scripts: setup ## Run 101 batch scripts by sbatch and by clusterctl, on a real Slurm and without, and compare what they see
+	$(BIN)/python -m pytest -n 2 tests/end_to_end/test_compared_scripts.py
+
 RECIPES := .venv-recipes
 RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2
 $(RECIPES)/.ready: pyproject.toml

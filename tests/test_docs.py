@@ -26,6 +26,7 @@ def test_the_readmes_submit_commands_are_accepted(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     (tmp_path / "cluster").mkdir()
     (tmp_path / "train.py").touch()
+    (tmp_path / "train.sbatch").write_text("#!/bin/bash\n")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = [line.strip() for line in readme.splitlines() if re.match(r"    (printf|clusterctl submit)", line)]
     assert len(commands) >= 4

@@ -13,6 +13,11 @@ OURS = "files in a folder that only this user can change"
 SHIPPED = "files of this package"
 WRITES = "only writes; opened exclusively, or in a folder of ours"
 READERS = {
+    "launcher/submission/sbatch.py": KERNEL,
+    "launcher/submission/user_script.py": SHIPPED,
+    "shared/node/script_start.py": f"{KERNEL}; its own run's files by O_NONBLOCK, and up to a limit",
+    "shared/node/script_srun.py": f"{KERNEL}; a file of its own run",
+    "shared/node/script_task.py": f"{KERNEL}; {WRITES}",
     "launcher/api/completions.py": "shell completion imports nothing of `runs`; it has its own bounded read",
     "launcher/api/export.py": f"{WRITES}; reads by O_NONBLOCK, and checked; it keeps a whole line more",
     "launcher/api/remote/far_names.py": OURS,
@@ -99,6 +104,8 @@ INSIDE = "inside a folder of ours"
 TEMPORARY = "a temporary folder with a random name"
 DATA = "data that nothing executes, in a folder of the user's choice"
 MAKERS = {
+    "shared/node/script_start.py": INSIDE,
+    "shared/node/script_task.py": INSIDE,
     "launcher/api/export.py": TEMPORARY,
     "launcher/api/init.py": "the current project",
     "launcher/api/remote/served.py": TEMPORARY,

@@ -52,7 +52,7 @@ def test_every_command_has_a_page_with_its_options_and_a_guide() -> None:
     assert pages.keys() == {"index", *commands()}
     for name, page in pages.items():
         assert name == "index" or re.search(r"^## Guides\n\n- \[", page, re.MULTILINE), name
-    assert "| <code>--nodes N</code> |" in pages["submit"]
+    assert "| <code>-N, --nodes N</code> |" in pages["submit"]
 
 
 def test_every_key_has_a_heading_and_every_table_a_guide() -> None:

@@ -13,6 +13,7 @@ from support.ranks import CORA
     ("guide", "commands", "variables"),
     [
         ("starting", 7, {"COLUMNS": "200"}),
+        ("your-batch-script", 7, {"COLUMNS": "200"}),
         *(
             pytest.param(*guide, marks=pytest.mark.long)
             for guide in (

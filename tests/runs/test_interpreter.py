@@ -148,6 +148,7 @@ ALLOWED = {
     "launcher/containers/enter.py": "words of sh",
     "launcher/emulator/install.py": "what identifies an installation",
     "launcher/api/init.py": "the user's first program",
+    "launcher/cli/submit.py": "an option of sbatch",
     "launcher/submission/git.py": "options of git",
     "launcher/submission/plan.py": "a program started by its path, with -E",
     "launcher/remote/install.py": "imports nothing of clusterctl, and uses -I",

@@ -42,14 +42,15 @@ def shown_as(expected: list[str]) -> re.Pattern[str]:
 def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
     """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
-    A file's path is in the first line of its block; `sh` and `dockerfile` blocks are only for reading.
+    A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
+    reading.
     """
     done = 0
     for language, block in steps(guide):
         if language in ("sh", "dockerfile"):
             continue
         if language != "console":
-            path = re.match(r"(?:#|/\*) (\S+)", block)
+            path = re.match(r"(?:#!.*\n)?(?:#|/\*) (\S+)", block)
             assert path, block
             (project / path[1]).write_text(block)
             continue

@@ -23,6 +23,7 @@ from clusterctl.launcher.checks.job_rules import (
 )
 from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
+from clusterctl.launcher.checks.script_rules import explain_refusal
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.program import with_options
@@ -140,6 +141,8 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
 
     The nodes may be cached for an hour, as before every submission: all users share the controller.
     """
+    if resolved.script:
+        return explain_refusal(refused, resolved.script)
     if not refused.for_size:
         return refused
     try:

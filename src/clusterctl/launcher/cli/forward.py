@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000
 _MOST_ANSWERS = 3
-_SHORTCUTS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
+_SHORTCUTS = (
+    *("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code"),
+    *("ntasks", "cpus_per_task", "memory", "gpus", "dependency"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

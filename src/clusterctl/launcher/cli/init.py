@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,9 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         click.echo(plain(str(path)))
     for sentence in files.unknown:
         click.echo(plain(f"could not find out {sentence}"), err=True)
+    if script and found and any(row.problem for row in found.rows):
+        as_it_is = shlex.join(["clusterctl", "submit", str(script) if "/" in str(script) else f"./{script}"])
+        click.echo(f"not every line could be converted; the whole script, as it is: {as_it_is}", err=True)
     *clusters, job = (path.stem for path in files.texts)
     steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
     steps += ["clusterctl doctor", f"clusterctl submit {job} {'--dry-run' if script else '--wait'}"]

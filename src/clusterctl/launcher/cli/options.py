@@ -55,12 +55,12 @@ resource_options = together(
     click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, e.g. train.lr=3e-3."
     ),
-    click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N."),
+    click.option("-N", "--nodes", metavar="N", help="Short for --set resources.nodes=N."),
     click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
     click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
-    click.option("--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
-    click.option("--partition", metavar="NAME", help="Slurm partition."),
-    click.option("--account", metavar="NAME", help="Slurm account."),
+    click.option("-t", "--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
+    click.option("-p", "--partition", metavar="NAME", help="Slurm partition."),
+    click.option("-A", "--account", metavar="NAME", help="Slurm account."),
     click.option("--qos", metavar="NAME", help="Slurm quality of service."),
 )
 sweep_options = click.option(
@@ -86,6 +86,7 @@ waiting_options = together(
 def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
     """All settings from the command line as KEY=VALUE; the short flags win."""
     keys = {"name": "name", "code": "container.code"}
+    keys |= {"ntasks": "resources.sbatch.ntasks", "gpus": "resources.sbatch.gpus"}
     short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
     return [*settings, *(f"{key}={value}" for key, value in short.items())]
 

@@ -153,7 +153,12 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
-@click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
+@click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
+@click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
+@click.option("--mem", "memory", metavar="SIZE", help="Memory of each node, such as 64G.")
+@click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
+@click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
+@click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
 @click.option(
     "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
 )
@@ -191,7 +196,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
-    PROGRAM replaces the job's program. Its arguments are passed on unchanged.
+    PROGRAM replaces the job's program. Its arguments are passed on unchanged. JOB may also be your own batch script,
+    which runs as sbatch would run it; what follows -- are then its arguments.
 
     \b
     Examples:
@@ -201,6 +207,7 @@ def submit(**typed: Any) -> None:
       clusterctl submit ./evaluate.toml --after @last
       clusterctl submit cora --sweep train.lr=1e-3,1e-2 --sweep train.seed=0..4
       clusterctl submit --nodes 2 -- python train.py --lr 3e-3
+      clusterctl submit ./train.sbatch -N 4 -- --lr 3e-3
     """
     request = Request.of(typed)
     request.check()
@@ -318,8 +325,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     from clusterctl.launcher.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
-    if plan.waiting:
-        click.echo(f"sbatch {' '.join(plan.waiting)}", err=True)
+    if plan.command or plan.waiting:
+        click.echo(plain(f"{plan.command or 'sbatch'} {' '.join(plan.waiting)}".strip()), err=True)
     click.echo(script, nl=False, color=True)  # verbatim: click would drop escape codes from values
     if plan.programs:
         click.echo(plain(plan.programs), err=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         state_path,
     )
     from clusterctl.launcher.config.resolution import Resolved, resolve, resolve_again
+    from clusterctl.launcher.config.script_resolution import resolve_script, resolve_script_again
 
 __all__ = [
     "Resolved",
@@ -37,6 +38,8 @@ __all__ = [
     "names",
     "resolve",
     "resolve_again",
+    "resolve_script",
+    "resolve_script_again",
     "runs_folder",
     "shipped_folder",
     "state_folder",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 _HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "cluster_of_jobs", "load_cluster"), "clusters")
 _HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolution")
+_HOMES |= dict.fromkeys(("resolve_script", "resolve_script_again"), "script_resolution")
 
 
 if not TYPE_CHECKING:  # so that type checkers still report undefined names

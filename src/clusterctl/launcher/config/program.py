@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ORIGIN = "command line"
 _SCRIPT = re.compile(r".+\.(py|sh|bash|pl|R|jl)")
-_LONGEST_NAME = 64
+LONGEST_NAME = 64
 
 
 def without_job_file(program: Sequence[str]) -> Values:
@@ -35,7 +35,7 @@ def program_name(program: Sequence[str]) -> str:
     scripts = (PurePath(word).stem for word in words if _SCRIPT.fullmatch(word))
     modules = (module.rpartition(".")[2] for flag, module in itertools.pairwise(words) if flag == "-m")
     found = next(itertools.chain(scripts, modules, (PurePath(word).name for word in words[:1])), "")
-    return as_name(found)[:_LONGEST_NAME] or "command"
+    return as_name(found)[:LONGEST_NAME] or "command"
 
 
 def parted(typed: Sequence[str]) -> tuple[list[str], list[str]]:

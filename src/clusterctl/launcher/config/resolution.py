@@ -19,7 +19,7 @@ from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
-from clusterctl.shared.spec import BUILT_IN, WORKLOADS, Container, Job, from_record
+from clusterctl.shared.spec import BUILT_IN, SCRIPT, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
@@ -29,6 +29,7 @@ from clusterctl.shared.spec.values import NO_GPUS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.shared.spec import Cluster
 
 # Slurm lets these variables override the script's own lines; here they are ordinary values with an origin.
@@ -59,6 +60,7 @@ class Resolved:
     typed: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     stage: str | None = None  # of the job file
+    script: UserScript | None = None  # a batch script of the user's own, which runs as sbatch would run it
 
 
 def resolve(
@@ -94,12 +96,12 @@ def resolve(
     of_user = user_values()
     of_user.drop(("cluster",))  # not a key of jobs
     values.layer(of_user)
-    values.layer(_cluster_values(cluster))
+    values.layer(cluster_values(cluster))
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
             values.put(("resources", name), environment[variable], f"environment {variable}")
     values.layer(file)
-    overrides = _overrides(settings, values.get(("workload",)))
+    overrides = overrides_of(settings, values.get(("workload",)))
     values.layer(overrides)
     if program:
         values.put(("argv",), list(program), ORIGIN)
@@ -130,14 +132,14 @@ def resolve_again(
     `environment` or `settings`. Raises ConfigError with all problems, such as a missing secret.
     """
     values, settings = Values(), tuple(settings)
-    values.layer(_cluster_values(cluster))
+    values.layer(cluster_values(cluster))
     origins = {**{".".join(new): origins.get(".".join(old), "") for old, new in RENAMED.items()}, **origins}
     for key, value in leaves_as_written(with_new_names(dict(record))):
         origin = origins.get(".".join(key), "")
         anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # the run has a copy of the code
         if not anew and value is not None:
             values.put(key, value, origin or "the run")
-    overrides = _overrides(settings, record.get("workload"))
+    overrides = overrides_of(settings, record.get("workload"))
     if (workload := str(record.get("workload"))) in WORKLOADS:
         train: type = WORKLOADS[workload].train
         for pair in alternatives(fields_of(train)).items():  # batch_size replaces global_batch_size, and vice versa
@@ -145,7 +147,7 @@ def resolve_again(
                 if ("train", name) in overrides.origins:
                     values.drop(("train", other))
     values.layer(overrides)
-    _bring_secrets(values, cluster, environment)
+    bring_secrets(values, cluster, environment)
     job, found = _read_job(values, cluster, run_json, current_folder())
     secrets = secrets_of(job, cluster, environment).having(job.env)
     return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
@@ -159,7 +161,8 @@ def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[
     return job, {".".join(key): origin for key, origin in values.origins.items()}
 
 
-def _overrides(settings: Iterable[str], workload: object) -> Values:
+def overrides_of(settings: Iterable[str], workload: object) -> Values:
+    """The values of `--set`. Raises UsageError."""
     values = Values()
     for setting in settings:
         key, value = parse_override(setting, workload)
@@ -167,7 +170,8 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
     return values
 
 
-def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
+def bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
+    """Put the secrets of a record, which does not store them, back from the environment. Raises ConfigError."""
     missing, client = [], client_data()
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
@@ -184,7 +188,7 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
         raise ConfigError(f"the run needs secrets, which are not stored: {', '.join(missing)}", hint)
 
 
-def _cluster_values(cluster: Cluster) -> Values:
+def cluster_values(cluster: Cluster) -> Values:
     """Defaults for every job from the cluster, with the job's keys."""
     values, origin = Values(), f"cluster {cluster.name}"
     for name in CLUSTER_DEFAULTS:
@@ -251,6 +255,11 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     """Problems with combinations of values, and settings that are reserved for clusterctl."""
     resources = job.resources
+    if job.workload == SCRIPT:
+        hint = "submit the script itself: clusterctl submit ./train.sbatch"
+        yield Problem(("workload",), "not for job files", hint=hint)
+    elif not job.see_ranks:
+        yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     if job.workload != "command" and job.argv:

@@ -7,6 +7,7 @@ rank reports because another one died, or because it was terminated, is a cause 
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGKILL, SIGUSR2
@@ -93,6 +94,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     case, record = Case.of(attempt, trace), trace.status.record
     evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
     doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
+    if attempt.one_output and not attempt.deaths:
+        found = replace(found, rank=None)
+    elif attempt.one_output and evidence is Evidence.LAST_WORDS:
+        doubtful = True  # another rank may have written it
     rank = attempt.rank(found.rank) if found.rank is not None else None
     step = rank.beat.step if rank and rank.beat else 0
     facts = [*found.facts]
@@ -121,7 +126,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         secondary=tuple(
             Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"))
             for other in attempt.ranks
-            if other.rank != found.rank and other.exit_code != 0
+            if other.rank != found.rank and other.exit_code != 0 and not attempt.one_output
         ),
     )
 
@@ -335,6 +340,15 @@ def _by_slurm(case: Case) -> Finding | None:
     return known_line(line for line in case.attempt.lines if SLURMS_LINE.match(line))
 
 
+def _script_killed(case: Case) -> Finding | None:
+    """A signal ended the batch script itself, says Slurm, and nothing that Slurm did explains it."""
+    number = case.attempt.killed_by
+    if number is None or (case.first and case.first.evidence is Evidence.RECORDED and case.attempt.deaths):
+        return None
+    name = signal.Signals(number).name if number in {*map(int, signal.Signals)} else f"signal {number}"
+    return Finding(Cause.KILLED, f"its batch script was ended by {name}; nothing records who sent it", CERTAIN)
+
+
 def _unexplained(case: Case) -> Finding:
     attempt = case.attempt
     if known := known_line(attempt.lines):
@@ -346,6 +360,9 @@ def _unexplained(case: Case) -> Finding:
         )
     if attempt.exit_code is None:
         return Finding(Cause.UNKNOWN, "its batch script ended without a message", UNSURE)
+    if attempt.one_output:
+        words = f"its batch script ended with exit code {attempt.exit_code}, and wrote nothing that explains it"
+        return Finding(Cause.USER, words, LIKELY)
     if not any(rank.began for rank in attempt.ranks):
         return Finding(Cause.LAUNCH, f"no rank ever started: srun ended with exit code {attempt.exit_code}", LIKELY)
     return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
@@ -360,6 +377,7 @@ RULES = (
     Rule(Evidence.RECORDED, _before_any_rank),
     Rule(Evidence.RECORDED, _left_early),
     Rule(Evidence.RECORDED, _terminated),
+    Rule(Evidence.RECORDED, _script_killed),
     Rule(Evidence.LAST_WORDS, _of_a_rank),
     Rule(Evidence.NOTHING, _died_silently),
     Rule(Evidence.RECORDED, _by_slurm),

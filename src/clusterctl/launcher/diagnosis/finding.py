@@ -92,7 +92,8 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
     run = trace.status.record.run.id
     if trace.status.record.is_plain_job:
         return _of_plain_job(run, trace, found)
-    rank = f" --rank {found.rank}" if found.rank is not None else ""
+    mixed = any(one.one_output for one in trace.attempts if one.number == found.attempt)
+    rank = f" --rank {found.rank}" if found.rank is not None and not mixed else ""
     attempt = f" --attempt {found.attempt}" if found.attempt else ""
     log = f"clusterctl logs {run}{rank}{attempt}"
     host = f"clusterctl logs {run} --host{attempt}"

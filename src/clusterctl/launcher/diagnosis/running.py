@@ -43,6 +43,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if not trace.attempts:
         return (Finding(Cause.HEALTHY, "nodes allocated; its batch script has not started yet", LIKELY),)
     attempt = trace.attempts[-1]
+    if trace.status.record.is_script:
+        return (_script_running(trace, attempt),)
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
     flaws = [f"failed: {line}" for line in flawed_lines(attempt, trace.status.record)]
     if not_staged := {match["node"]: match["problem"] for match in map(_NOT_STAGED.search, attempt.lines) if match}:
@@ -69,12 +71,21 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
 
 
 def unheard(trace: RunTrace) -> list[str]:
-    if not trace.attempts:
+    if not trace.attempts or trace.status.record.is_script:
         return []
     attempt = trace.attempts[-1]
     heard = {rank.rank for rank in attempt.ranks if rank.beat}
     missing = len(set(range(attempt.tasks)) - heard)
     return [f"heartbeats of {missing} of {attempt.tasks} ranks: not written yet"] if missing else []
+
+
+def _script_running(trace: RunTrace, attempt: AttemptTrace) -> Finding:
+    """A batch script writes no heartbeats: only its output shows that it is at work."""
+    words = "its batch script is running"
+    if attempt.wrote is not None:
+        words += f"; its output last changed {max(trace.now - attempt.wrote, 0):.0f} s ago"
+    facts = tuple(f"srun reported rank {death.rank} on {death.node}: {death.how}" for death in attempt.deaths[:3])
+    return Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=facts)
 
 
 def _stuck(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:

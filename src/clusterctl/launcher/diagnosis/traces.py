@@ -22,6 +22,7 @@ from clusterctl.launcher.observe.rank_events import (
     TakenOver,
     WriterEnded,
     deaths,
+    ended_together,
     event_files,
     last_events,
 )
@@ -104,6 +105,8 @@ class AttemptTrace(AttemptEvidence):
     `lines` of srun, slurmstepd and pyxis are from the attempt's log, `job_lines` from the job's, shared by attempts.
     """
 
+    one_output: bool = False  # a batch script whose ranks were not seen: the one in `ranks` has the output of all
+    wrote: float | None = None  # when the output of a batch script last changed
     tasks: int = 1
     whole: bool = True  # whether `ranks` includes all that started
     lines: tuple[str, ...] = ()
@@ -297,14 +300,20 @@ class _Look:
         ranks = sorted({*events, *own, *logs} if named is None else named)
         last = host is self.status.attempt
         over = not last or host.exit_code is not None or self.status.state.ended
+        seen = tuple(self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks)
+        one_output = self.status.record.is_script and not seen
+        if one_output:
+            seen = (self._at_script(attempt, host, died),)
+        elif self.status.record.is_script:
+            seen = with_sruns_word(seen, died, together=ended_together(lines))
         return AttemptTrace(
             **vars(host),
+            one_output=one_output,
+            wrote=max(map(modified_at, (attempt.script_out, attempt.script_err))) / 1e9 or None,
             tasks=tasks,
             whole=named is None,
             lines=lines,
-            ranks=tuple(
-                self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks
-            ),
+            ranks=seen,
             alarm=alarm,
             reported=reported,
             collectives=len(attempt.flight_records()),
@@ -357,6 +366,22 @@ class _Look:
         printed = self._last_lines(attempt.log(number, "out")) if quiet else ()
         return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
 
+    def _at_script(self, attempt: Attempt, host: AttemptEvidence, died: Sequence[Death]) -> RankTrace:
+        """A batch script whose ranks cannot be seen, in the place of the rank that failed: their output is one."""
+        code = host.exit_code
+        words = () if code is None else self._last_lines(attempt.host_log)
+        printed = self._last_lines(attempt.script_out) if code and exists(attempt.script_err) else ()
+        first = died[0] if died else None
+        return RankTrace(
+            first.rank if first else 0,
+            first.node if first else "",
+            State.TRAINING.value,
+            exit_code=first.code if first else code,
+            ended=host.end,
+            last_words=words,
+            printed=printed,
+        )
+
     def _last_lines(self, log: Path) -> tuple[str, ...]:
         try:
             if not status_of(log).st_size:
@@ -372,6 +397,15 @@ class _Look:
         if text.problem and (must_exist or text.problem != MISSING):
             self.unknown.append(f"{path.parent.name}/{path.name}: {text.problem}")
         return text.lines
+
+
+def with_sruns_word(ranks: tuple[RankTrace, ...], died: Iterable[Death], *, together: bool) -> tuple[RankTrace, ...]:
+    """The ranks of a batch script, whose exit codes srun alone knows: it reports those that failed, and no others."""
+    failed = {death.rank for death in died}
+    others = EXIT_TERMINATED if together else 0
+    return tuple(
+        rank if rank.ended is None or rank.rank in failed else replace(rank, exit_code=others) for rank in ranks
+    )
 
 
 def _recorded(events: Iterable[Event]) -> dict[str, Any]:

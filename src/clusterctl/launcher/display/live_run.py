@@ -1,6 +1,6 @@
 """Follow one run: a progress bar on a terminal, one line per epoch or state elsewhere. Ctrl-C detaches.
 
-The output of a `command` run's rank 0 is shown, too.
+The output of a `command` run's rank 0, or of a batch script, is shown, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import is_folder
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import counted_examples, number, own_metrics, score_of
+from clusterctl.shared.spec import SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +51,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     status = None
     try:
         record = read_record(run)
-        output = _Output(run) if record.job.workload == "command" else None
+        output = _Output(run, is_script=record.is_script) if record.job.workload in ("command", SCRIPT) else None
         with _view(console) as update:
             for status in watch(run, record.cluster, sources, closely=True):
                 if output:
@@ -135,12 +136,12 @@ class _PlainLines:
 
 
 class _Output:
-    """The output of rank 0, in the attempts since the run was submitted or resumed."""
+    """The output of rank 0, or of a batch script, in the attempts since the run was submitted or resumed."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, *, is_script: bool = False) -> None:
         submitted = read_submission(run).time or 0.0
         past = [attempt.number for attempt in run.attempts() if (read_host(attempt).end or math.inf) < submitted]
-        self._run = run
+        self._run, self._is_script = run, is_script
         self._number = max(past, default=-1) + 1
         self._logs: Logs | None = None
 
@@ -148,10 +149,10 @@ class _Output:
         """The lines since the last call; with `ended`, including one without a newline."""
         while True:
             if self._logs is None:
-                self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
+                self._logs = Logs(self._run, Selection(self._number, None if self._is_script else 0))
             over = self._run.attempt(self._number + 1) in self._run.attempts()
             for line in self._logs.read(ended=True) if ended or over else self._logs.added(now):
-                if line.source.rank is not None:  # not the batch script's
+                if self._is_script or line.source.rank is not None:  # not that of our own batch script
                     yield as_shown(line.text)
             if not over:
                 return

@@ -100,12 +100,13 @@ class _Label:
         self._several_ranks = reading.ranks > 1
         self._several_nodes = self._several_ranks and reading.record.job.resources.nodes > 1
         self._nodes = Nodes(reading.record.run)
+        self._host = "" if reading.record.is_script else "host "  # a user's batch script has all of the output
         self._known: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def of(self, line: Line) -> str:
         source = line.source
         if source.rank is None:
-            return f"{_attempt(source.attempt)}host "
+            return f"{_attempt(source.attempt)}{self._host}"
         key = (source.attempt, line.ranks or (source.rank,))
         if key not in self._known:
             if len(self._known) == _MOST_KNOWN:  # each may name thousands of ranks

@@ -6,9 +6,12 @@ import re
 import shlex
 import signal
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Command lines as getopt_long(3) reads them: `--name=value`, `--name value`, `--na value`, `-Nvalue`, `-N value`.
 
@@ -85,11 +88,11 @@ _EFFECTIVE = """
 """
 _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
-    mail-user= export= quiet/Q input=/i
+    mail-user= mail-type= gpu-bind= export= quiet/Q verbose/v input=/i distribution=/m overcommit/O hint=
+    threads-per-core= mem-bind= get-user-env? no-kill?/k
 """
 _UNSUPPORTED = """
-    begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
-    mail-type=
+    begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G wrap= clusters=/M
 """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _UNSUPPORTED)
 _REFUSED = Options(_UNSUPPORTED).names
@@ -97,6 +100,20 @@ DEFAULT_PARTITION = "main"
 PREEMPTABLE = "preemptable"  # jobs of any other partition can preempt its jobs
 # The sandbox's partitions; any other name behaves like the default one.
 TIERS = {PREEMPTABLE: 1, DEFAULT_PARTITION: 10, "urgent": 100}
+
+
+_VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_JOBID": "", "SBATCH_ARRAY_INX": "array"}
+_WITHOUT_VALUE = ("exclusive", "requeue", "no-requeue", "hold")
+
+
+def environment_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """The options in SBATCH_*, which override those of the script's lines."""
+    found = {}
+    for variable, value in environment.items():
+        name = _VARIABLES.get(variable, variable.removeprefix("SBATCH_").lower().replace("_", "-"))
+        if variable.startswith("SBATCH_") and name in SBATCH.names:
+            found[name] = "" if name in _WITHOUT_VALUE else value
+    return found
 
 
 class JobRequest(NamedTuple):
@@ -146,10 +163,12 @@ def spread(tasks: int, nodes: int) -> list[int]:
 
 
 def script_options(script: str) -> dict[str, str]:
-    """The options in the #SBATCH lines before the first command. Raises SlurmError."""
+    """The options in the #SBATCH lines before the first command, and names for other systems. Raises SlurmError."""
     values: dict[str, str] = {}
     for line in script.split("\n"):
-        if line.startswith("#SBATCH"):
+        if named := re.match(r"#(?:PBS\s+-N|BSUB\s+-J)\s+(\S+)", line):
+            values["job-name"] = named[1]
+        elif line.startswith("#SBATCH"):
             try:
                 words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
             except ValueError as error:

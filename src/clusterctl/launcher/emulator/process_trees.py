@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
+def spawn(
+    argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int, stdin: str = os.devnull
+) -> int:
     """Start a process in a session of its own, so that one signal reaches its tree; returns its pid.
 
-    It returns once the program runs, so that no signal can arrive too early. As under Slurm, /tmp replaces a folder
-    that cannot be entered, and if the program cannot be started, the process exits with the errno.
+    `stdin` is opened for it alone. It returns once the program runs, so that no signal can arrive too early. As under
+    Slurm, /tmp replaces a folder that cannot be entered, and if the program cannot be started, the process exits with
+    the errno.
     """
     started, starting = os.pipe()  # closed when the child execs or exits
     pid = os.fork()
@@ -30,7 +33,7 @@ def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an exec would keep that
         os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(stdin, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         try:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import dependencies, jobs, starting
-from clusterctl.launcher.emulator.job_request import SBATCH, make_request, script_options
+from clusterctl.launcher.emulator.exports import VARIABLE as EXPORTS
+from clusterctl.launcher.emulator.exports import exported
+from clusterctl.launcher.emulator.job_request import SBATCH, environment_options, make_request, script_options
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedState, JobRecord
 from clusterctl.launcher.emulator.output import shown_time
 from clusterctl.shared.errors import SlurmError
@@ -25,7 +27,8 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("Batch script is empty!")
     if not script.startswith(b"#!"):
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
-    options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
+    lines = script_options(script.decode(errors="surrogateescape"))
+    options = lines | environment_options(os.environ) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
     tasks = jobs.parse_indices(request.array)
     waits_for = dependencies.parse(options.get("dependency", ""))
@@ -55,7 +58,10 @@ def main(machine: Machine, arguments: list[str]) -> int:
         tasks=tasks,
         throttle=jobs.throttle_of(request.array),
     )
-    job = starting.start(machine, request, dict(os.environ), script, record)
+    environment = exported(os.environ, options.get("export"))
+    if "export" in options:
+        environment[EXPORTS] = options["export"]
+    job = starting.start(machine, request, environment, script, record)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
     return 0
 

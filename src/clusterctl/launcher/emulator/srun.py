@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
 import signal
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from clusterctl.launcher.emulator import fifo, jobs, process_trees
+from clusterctl.launcher.emulator.exports import VARIABLE as EXPORTS
+from clusterctl.launcher.emulator.exports import exported
 from clusterctl.launcher.emulator.host_names import name_nodes
 from clusterctl.launcher.emulator.job_request import Options, count, spread
 from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
@@ -23,11 +27,12 @@ from clusterctl.shared.errors import SlurmError
 
 _EFFECTIVE = """
     jobid= nodelist=/w pty job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D
-    output=/o error=/e open-mode=
+    output=/o error=/e open-mode= label/l input=/i
 """
 _WITHOUT_EFFECT = """
-    mpi= unbuffered/u input=/i export= overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
-    cpu-bind= wait=/W relative=/r signal=
+    mpi= unbuffered/u export= overlap overcommit/O distribution=/m gpus=/G gpus-per-task= gpu-bind= hint= mem-per-cpu=
+    threads-per-core= verbose/v no-kill?/k disable-status/X propagate? overlap exact exclusive? gpus-per-node= gres=
+    mem= time=/t quiet/Q cpu-bind= wait=/W relative=/r signal=
 """
 _SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT)
 
@@ -59,6 +64,17 @@ class StepTask(NamedTuple):
     position: int  # of the node within the step
 
 
+class Stream(NamedTuple):
+    """Where the output of a task goes, and with --label what precedes its lines, and a line without an end."""
+
+    target: int
+    label: bytes
+    torn: bytes = b""
+
+
+_PATIENCE_SECONDS = 2.0
+
+
 class EmulatedStep:
     """One srun. It runs until its last task has ended; the supervisor sends it the signals to forward."""
 
@@ -67,11 +83,12 @@ class EmulatedStep:
         self.job = job
         self.request, self.record = job.request, job.record
         self.options = options
-        self.command = command
+        self.command = [self._program(command[0]), *command[1:]]
         self.nodes, self.counts = self._shape()
         self.id, self.control = self._register()
         self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         self.files: dict[str, int] = {}
+        self.streams: dict[int, Stream] = {}  # what tasks write where srun itself writes, by the reader of a pipe
         self.running: dict[int, StepTask] = {}
         self.code = 0
         self.aborted = False
@@ -80,24 +97,32 @@ class EmulatedStep:
     def run(self) -> int:
         """Start the tasks and wait for them; returns the highest exit code, 128 + N for a task killed by signal N."""
         out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
-        rank = itertools.count()
+        rank, stdin = itertools.count(), self._input()
         for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
             for local in range(tasks):
                 task = StepTask(next(rank), local, node, position)
                 outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
-                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs)
+                given = stdin if self.options.get("input", "all") in ("all", str(task.rank)) else os.devnull
+                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs, given)
                 self.running[pid] = task
+                for descriptor in {*outputs} - {1, 2, *self.files.values()}:
+                    os.close(descriptor)
         for descriptor in self.files.values():
             os.close(descriptor)
-        while self.running:
-            timeout = max(0.0, self.kill_at - time.monotonic()) if self.kill_at < math.inf else None
-            fifo.wait([self.control, self.signals], timeout)
+        patience = math.inf  # after the last task, with what its own children may still write
+        while self.running or (self.streams and time.monotonic() < patience):
+            until = min(self.kill_at, patience)
+            timeout = max(0.0, until - time.monotonic()) if until < math.inf else None
+            fifo.wait([self.control, self.signals, *self.streams], timeout)
+            self._pass_on()
             for line in fifo.drain(self.control).decode().splitlines():
                 number, target = line.split()
                 self._signal(int(number), None if target == "all" else int(target))
             if set(fifo.drain(self.signals)) - {signal.SIGCHLD}:
                 self._abort()
             self._reap()
+            if not self.running and patience == math.inf:
+                patience = time.monotonic() + _PATIENCE_SECONDS
             if time.monotonic() >= self.kill_at:
                 self.kill_at = math.inf
                 self._signal(signal.SIGKILL)
@@ -113,6 +138,12 @@ class EmulatedStep:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvpe(self.command[0], self.command, environment)
+
+    def _program(self, typed: str) -> str:
+        """The program as srun passes it on: it looks for it itself."""
+        if typed.startswith("."):
+            return f"{Path(self.options.get('chdir', os.curdir)).absolute()}/{typed}"
+        return typed if "/" in typed else shutil.which(typed) or typed
 
     def _shape(self) -> tuple[list[int], list[int]]:
         """The step's nodes, and how many tasks each gets; missing options are taken from the job."""
@@ -146,7 +177,7 @@ class EmulatedStep:
         """srun's own environment, what Slurm adds, and the task's rank and node."""
         environment = {
             **batch_environment(self.machine, self.job, self.request, self.record, {}),
-            **os.environ,
+            **exported(os.environ, self.options.get("export", os.environ.get(EXPORTS))),
             **gpu_environment(self.record.gpus[self.record.nodes.index(task.node)]),
             **task_environment(self.id, self.nodes, self.counts, task.position, task.local),
         }
@@ -157,7 +188,7 @@ class EmulatedStep:
     def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
         """The task's output: that of srun, or the file that the pattern names, which tasks may share."""
         if pattern is None:
-            return inherited
+            return self._pipe(task, inherited)
         step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
         name = expand(pattern, symbols(self.job.id, self.record, self.request.name, task.node) | step)
         if name not in self.files:
@@ -168,6 +199,43 @@ class EmulatedStep:
                 self._signal(signal.SIGKILL)
                 raise SlurmError(f"Could not open {name}: {error.strerror}") from None
         return self.files[name]
+
+    def _pipe(self, task: StepTask, target: int) -> int:
+        """The writing end of a pipe, as with Slurm: a task's output does not end with srun's own."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        self.streams[reader] = Stream(target, f"{task.rank}: ".encode() if "label" in self.options else b"")
+        return writer
+
+    def _pass_on(self) -> None:
+        """Write what tasks have written."""
+        for reader, stream in sorted(self.streams.items(), key=lambda item: -item[1].target):  # stderr first
+            try:
+                block = os.read(reader, 65536)
+            except BlockingIOError:
+                continue
+            text = block
+            if "unbuffered" not in self.options:  # like Slurm, whole lines
+                *lines, torn = (stream.torn + block).split(b"\n")
+                self.streams[reader] = stream._replace(torn=torn)
+                text = b"".join(stream.label + line + b"\n" for line in lines)
+                if torn and not block:  # the end; with a label, srun adds the newline
+                    text = stream.label + torn + b"\n" * bool(stream.label)
+            while text:
+                text = text[os.write(stream.target, text) :]
+            if not block:
+                os.close(reader)
+                del self.streams[reader]
+
+    def _input(self) -> str:
+        """What all tasks read: srun's own standard input, read to its end as it may be a pipe."""
+        mode = os.fstat(0).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)) or self.options.get("input", "all") == "none":
+            return os.devnull
+        copy = os.memfd_create("stdin")
+        while block := os.read(0, 65536):
+            os.write(copy, block)
+        return f"/proc/{os.getpid()}/fd/{copy}"
 
     def _reap(self) -> None:
         for pid, status in process_trees.reaped():

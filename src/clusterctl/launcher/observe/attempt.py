@@ -20,6 +20,7 @@ from clusterctl.launcher.observe.run_record import (
 )
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
 from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
+from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.rank_events import Death
     from clusterctl.launcher.observe.run_record import RunRecord, Successor
-    from clusterctl.launcher.slurm import JobState, QueuedJob
+    from clusterctl.launcher.slurm import QueuedJob
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.states import State
     from clusterctl.shared.record.vocabulary import Metric, Number
@@ -66,7 +67,8 @@ class HostRecord:
     `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
     the nodes that failed the check before the ranks started, with the reason. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
-    after a syntax error.
+    after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
+    the script.
     """
 
     number: int
@@ -92,6 +94,8 @@ class HostRecord:
     setup_ended: int | None = None
     problem: str = ""
     unfit: Mapping[str, str] = field(default_factory=dict)
+    job_state: JobState | None = None
+    killed_by: int | None = None
     copied: bool = False
 
     @property
@@ -132,6 +136,8 @@ def read_host(attempt: Attempt) -> HostRecord:
         setup_ended=fields.whole("setup_ended"),
         problem=fields.problem,
         unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
+        job_state=fields.member("job_state", JobState),
+        killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
     )
 

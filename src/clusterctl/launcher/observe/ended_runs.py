@@ -21,6 +21,7 @@ from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.state import settled
+from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.cache_file import CacheContent, read_cache, write_cache
 from clusterctl.shared.record.files import names_in, with_retries
@@ -217,6 +218,7 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "refused": Refusal,
         "setup": lambda packed: tuple(SetupFlaw(*flaw) for flaw in packed),
         "ended_by": EndedBy,
+        "job_state": JobState,
         "state": State,
         "death": lambda packed: _made(Death, packed),
         "loss_trend": lambda packed: _made(LossTrend, packed),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.attempt import RunEvidence, read_evidence
 from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.status import answered
 from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
@@ -151,4 +152,6 @@ class _Asking:
             else:
                 self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
                 self._next_question = now + self._pause
-        return answered(evidence, self._snapshot) if self._snapshot else evidence
+        if self._snapshot is None:
+            return evidence
+        return note_ends([answered(evidence, self._snapshot)], self.sources.slurm_of)[0]

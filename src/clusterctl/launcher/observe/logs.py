@@ -393,6 +393,8 @@ def check_selection(run: RunDir, selection: Selection) -> None:
 
 
 def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[Source]:
+    if selection.rank is None and selection.node is None and (own := _output_of_script(attempt, selection.streams)):
+        return own
     files = [
         Source(attempt.number, rank, path)
         for stream in selection.streams
@@ -403,6 +405,14 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
     if exists(attempt.host_log) and (selection.host or not event_files(attempt)):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
+
+
+def _output_of_script(attempt: Attempt, streams: tuple[str, ...]) -> list[Source]:
+    """The files where a batch script writes, which contain what its ranks write, too; empty for any other run."""
+    files = {"out": attempt.script_out, "err": attempt.script_err}
+    there = {stream: path for stream, path in files.items() if exists(path)}
+    both = len(there) == 1
+    return [Source(attempt.number, None, path) for stream, path in there.items() if both or stream in streams]
 
 
 def is_stamped(line: bytes) -> bool:

@@ -17,7 +17,7 @@ from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import status_of
 from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.shared.record.ownership import is_trusted, owner_name
-from clusterctl.shared.spec import Cluster, Job
+from clusterctl.shared.spec import SCRIPT, Cluster, Job
 from clusterctl.shared.spec.records import from_stored
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class RunRecord:
     def submitted(self) -> float:
         """When the current job was submitted."""
         return self.created if self.resumed is None else self.resumed
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a batch script of the user's own: only Slurm knows how it ended."""
+        return self.job.workload == SCRIPT
 
     @property
     def tasks_per_node(self) -> int:

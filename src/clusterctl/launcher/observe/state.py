@@ -38,6 +38,8 @@ _STAGE_OF_ENDED_JOB = {
     JobState.DEADLINE: State.TIMED_OUT,
     JobState.PREEMPTED: State.PREEMPTED,
 }
+# Of a batch script of the user's own: Slurm alone knows how it ended.
+_STATE_OF_SCRIPT = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: State.FINISHED}
 # slurmstepd's words. After a preemption or the loss of a node, Slurm may start the job again.
 _STAGE_OF_ENDING = {EndedBy.CANCELLATION: State.CANCELLED, EndedBy.TIME_LIMIT: State.TIMED_OUT}
 # A warm run is a step of the job, whose end only shows that the run cannot continue.
@@ -145,6 +147,8 @@ def settled(evidence: RunEvidence) -> State | None:
     last = evidence.last
     if last is None or last.exit_code is None or _restarted(evidence, last):
         return None
+    if last.job_state:
+        return _STATE_OF_SCRIPT.get(last.job_state, State.FAILED)
     if evidence.cancelled_at is not None and _ended_by_cancellation(last):
         return State.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
@@ -203,6 +207,8 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
 
 def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State:
     """How a run ended, if its files do not show it. A COMPLETED job does not prove that its ranks succeeded."""
+    if evidence.record.is_script:
+        return _STATE_OF_SCRIPT.get(state, State.FAILED)
     if evidence.last and evidence.last.done:
         return State.FINISHED
     ended = evidence.job.end_time if evidence.job else None
@@ -228,6 +234,8 @@ def _stage_by_files(evidence: RunEvidence) -> State:
     last = evidence.last
     if last is None or _is_being_requeued(evidence, last):
         return State.QUEUED
+    if evidence.record.is_script:
+        return State.TRAINING
     return State.STARTING if last.restarting else last.state or State.STARTING
 
 

@@ -17,6 +17,7 @@ from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.run_names import job_name
 from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import is_written, newest_first, newest_ids, newest_submissions
+from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
@@ -94,7 +95,7 @@ def report(
         snapshot = snapshots[controller]
         if snapshot is not None:
             found[index] = answered(evidence, snapshot)
-    found = _settled_by_accounting(found, slurm_of, clock)
+    found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 

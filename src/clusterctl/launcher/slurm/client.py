@@ -28,7 +28,7 @@ from clusterctl.launcher.slurm.shared import CachedAnswer, SharedAnswers, shared
 from clusterctl.shared.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.launcher.slurm.queue import Allocation, Snapshot, Step, WaitingJob
+    from clusterctl.launcher.slurm.queue import Allocation, ScriptEnd, Snapshot, Step, WaitingJob
     from clusterctl.shared.spec import Cluster
 
 TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout
@@ -132,6 +132,10 @@ class Slurm:
         """All nodes and partitions visible to this user, at most `max_age` seconds old, or as old as `snapshot`."""
         answer = self.recent(*SINFO, max_age=max_age)
         return parse_nodes(answer.text, answer.taken_at)
+
+    def ends(self) -> list[ScriptEnd]:
+        """How the batch scripts of this user's jobs ended, for those that Slurm still knows. Raises SlurmError."""
+        return queue.parse_ends(self.answer(*queue.ENDS))
 
     def waiting(self, job_id: str) -> WaitingJob | None:
         """A pending job and its reason; None if Slurm knows no such job."""

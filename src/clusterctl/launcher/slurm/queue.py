@@ -36,10 +36,13 @@ FIELDS = ("JobArrayID", "State", "Reason", "NodeList", "StartTime", "EndTime", "
 SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
 _WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "NumNodes", "TimeLimit", "Dependency")
 _ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList", "NumCPUs")
+# How the batch scripts of ended jobs ended: for those that cannot record it themselves.
+ENDS = ("squeue", "--me", "-h", "--states=all", "-O", columns(("JobArrayID", "State", "EndTime", "exit_code")))
 # Each is followed by one job ID, by which the controller filters, so that the answer is cheap.
 WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
 OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
 STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
+_STATUS = re.compile(r"\d{1,9}(?::\d{1,9})?", re.ASCII)
 _STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
 _JOB = re.compile(r"(?P<array>\d+)(?:_(?:\d+|\[(?P<waiting>[\d,:%-]+)\]))?", re.ASCII)
 _GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
@@ -106,6 +109,30 @@ class QueuedJob:
     end_time: int | None
     restart_count: int
     work_dir: str
+
+
+@dataclass(frozen=True)
+class ScriptEnd:
+    """How a job and its batch script ended: its exit code, and the signal that ended it (0: none)."""
+
+    job_id: str
+    state: JobState
+    time: int | None  # seconds since the epoch
+    code: int
+    signal: int
+
+
+def parse_ends(text: str) -> list[ScriptEnd]:
+    """Parse the answer to `ENDS`: a wait status, or CODE:SIGNAL. Never raises: foreign lines are ignored."""
+    found = []
+    for line in text.splitlines():
+        match line.split(SEPARATOR):
+            case [job_id, state, end, status, *_] if _STATUS.fullmatch(status):
+                first, colon, second = status.partition(":")
+                code, signal = (int(first), int(second)) if colon else (int(first) >> 8, int(first) & 127)
+                time = int(end) if end.isdecimal() else None
+                found.append(ScriptEnd(job_id, JobState(state), time, code & 255, signal))
+    return found
 
 
 @dataclass(frozen=True)

@@ -125,13 +125,20 @@ def write_run(
         make_new(run.pickles)
         link_code(run, code)
         link_archives(run, archives)
-        write_text(run.script, render(plan), mode=0o700)
+        write_script(plan)
         if patch:
             write_text(run.git_patch, patch)
         write_json(run.run_json, record)
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise _unwritten(run, error) from error
+
+
+def write_script(plan: Plan) -> None:
+    """Write the run's script, and what a batch script of the user's own needs to start. Raises OSError."""
+    if plan.script:
+        plan.script.write(plan.run)
+    write_text(plan.run.script, render(plan), mode=0o700)
 
 
 def _unwritten(run: RunDir, error: OSError) -> ConfigError:

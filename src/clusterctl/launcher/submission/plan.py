@@ -13,6 +13,7 @@ from clusterctl.launcher.config import images_folder
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
+from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_script
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.containers.runtimes import ContainerView
+    from clusterctl.launcher.submission.user_script import Option, ScriptPlan
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster, Job, Resources
 
@@ -88,7 +90,7 @@ class Plan:
     run: RunDir
     version: str
     name: str
-    options: tuple[tuple[str, str | int | None], ...]
+    options: tuple[Option, ...]
     setup: tuple[str, ...]
     unset: tuple[str, ...]  # variables of the submitter that must not reach the image
     exports: tuple[tuple[str, str], ...]
@@ -113,6 +115,7 @@ class Plan:
     warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
     node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (shared/node/node_check.py)
+    script: ScriptPlan | None = None  # a batch script of the user's own, instead of the rendered one
 
     @property
     def slurm_log(self) -> Path:
@@ -125,6 +128,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     Raises ConfigError for values that flags cannot express.
     """
     job, cluster = resolved.job, resolved.cluster
+    if resolved.script:
+        return _plan_of_script(resolved, run, version, interpreter)
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
     library = code / "lib"
@@ -163,7 +168,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         run=run,
         version=version,
         name=job.name,
-        options=tuple(_options(job.resources, cluster)),
+        options=tuple(options_of(job.resources, cluster)),
         setup=(*cluster.setup, *job.setup),
         unset=("PYTHONPATH",) if job.container.image else (),
         exports=tuple(exports.items()),
@@ -188,6 +193,38 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         secrets=secrets,
         staging=staging,
         node_check=_node_check(resolved, library, python_of_host),
+    )
+
+
+def _plan_of_script(resolved: Resolved, run: RunDir, version: str, interpreter: str) -> Plan:
+    """The plan of a batch script, which starts its tasks itself."""
+    job = resolved.job
+    check_path(str(run.path))
+    resources, given = given_to_sbatch(resolved)
+    script = plan_script(resolved, run, options_of(resources, resolved.cluster), given, interpreter)
+    exports, secrets = resolved.secrets.parted(script.environment)
+    return Plan(
+        run=run,
+        version=version,
+        name=job.name,
+        options=script.options,
+        setup=(),
+        unset=(),
+        exports=tuple(exports.items()),
+        flags=(),
+        view=None,
+        runner=(),
+        opening=(),
+        closing=(),
+        ending=(),
+        notifier=(),
+        tracker=(),
+        python="",  # unknown
+        task=(),
+        python_is_named=False,
+        tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
+        secrets=secrets,
+        script=script,
     )
 
 
@@ -270,7 +307,7 @@ def check_path(path: str) -> None:
         raise ConfigError(f"path contains {found[0]!r}: {path!r}", hint)
 
 
-def gpu_options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
+def gpu_options(resources: Resources, cluster: Cluster) -> list[Option]:
     """The option that requests a node's GPUs, the same for sbatch and srun."""
     gpus = resources.gpus_per_node
     if not gpus:
@@ -278,8 +315,9 @@ def gpu_options(resources: Resources, cluster: Cluster) -> list[tuple[str, str |
     return [("gpus-per-node", gpus) if cluster.gpu_request == "gpus-per-node" else ("gres", f"gpu:{gpus}")]
 
 
-def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
-    options: list[tuple[str, str | int | None]] = [
+def options_of(resources: Resources, cluster: Cluster) -> list[Option]:
+    """What sbatch is asked for."""
+    options: list[Option] = [
         ("nodes", resources.nodes),
         ("ntasks-per-node", resources.tasks_per_node),
         ("cpus-per-task", resources.cpus_per_task),

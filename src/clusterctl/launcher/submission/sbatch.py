@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.submission.script import render
@@ -13,7 +15,6 @@ from clusterctl.shared.record.ownership import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from clusterctl.launcher.submission.plan import Plan
 
@@ -68,18 +69,20 @@ class BatchJob(NamedTuple):
     tasks: int
     secrets: Mapping[str, str]
     name: str  # of the run or sweep, for messages
+    own: Plan | None = None  # that of a batch script of the user's own
 
     @classmethod
     def of(cls, plan: Plan) -> BatchJob:
-        run = plan.run
-        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id)
+        run, own = plan.run, plan if plan.script else None
+        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id, own)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
     """Submit `batch` with `command`, sbatch and its flags; returns the job ID.
 
-    sbatch gets the script as an open file: from here on, nobody can exchange it or a folder above it. Raises NotOurs if
-    somebody has, SlurmRefused if there is certainly no job, SlurmError if there may be one.
+    sbatch gets the script as an open file: from here on, nobody can exchange it or a folder above it. A script of the
+    user's own is passed by its path, since Slurm shows that, and names the interpreter by its path, too. Raises NotOurs
+    if somebody has exchanged it, SlurmRefused if there is certainly no job, SlurmError if there may be one.
     """
 
     from submitit.core.utils import FailedSubmissionError  # late: slow
@@ -91,8 +94,13 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
     answers: list[str] = []
 
     def send(script: Path) -> str:
-        with open_own(batch.runs, script) as file:
-            answers.append(_answer(command, {**environment, **batch.secrets}, maybe, file))
+        words, variables, path = command, {**environment, **batch.secrets}, script
+        if batch.own:
+            words = [*command, *own_words(batch.own)]
+            variables, path = own_environment(batch.own, environment), batch.own.run.script
+        with open_own(batch.runs, path) as file:
+            answer = _answer(words, variables, maybe, file)
+        answers.append(f"Submitted batch job {answer}" if batch.own else answer)  # it was asked for the ID alone
         return answers[0]
 
     executor = Executor(batch.pickles, batch.script, send, batch.tasks)
@@ -156,9 +164,29 @@ def submitit_version() -> str:
     return str(submitit.__version__)
 
 
+def own_words(plan: Plan) -> list[str]:
+    """sbatch's options, the script and its arguments, for a batch script of the user's own."""
+    return plan.script.words(plan.run) if plan.script else []
+
+
+def own_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
+    """sbatch's environment for a batch script of the user's own: this process's, as if it had been typed here.
+
+    Only the location of slurm.conf is taken from `environment`, the one for other jobs.
+    """
+    inherited = dict(os.environ)
+    if b"LC_CTYPE=" not in Path("/proc/self/environ").read_bytes():
+        inherited.pop("LC_CTYPE", None)  # Python sets it in the C locale (PEP 538)
+    found = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
+    return {**inherited, **found, **dict(plan.exports), **plan.secrets}
+
+
 def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
     """Ask Slurm whether and when it would start `plan`, without submitting it; Slurm's answer."""
-    done = pipe_to_sbatch([sbatch, "--test-only"], render(plan), environment, "`scontrol ping`")
+    words: list[str] = []
+    if plan.script:
+        words, environment = plan.script.options_typed, own_environment(plan, environment)
+    done = pipe_to_sbatch([sbatch, "--test-only", *words], render(plan), environment, "`scontrol ping`")
     text = (done.stderr or done.stdout).strip()
     if done.returncode:
         refused = refusal(text)

@@ -33,6 +33,8 @@ STAGED = (
 
 def render(plan: Plan) -> str:
     """The whole script. All user input is quoted, both for the shell and for sbatch's parsing of #SBATCH lines."""
+    if plan.script:
+        return plan.script.frozen(plan.run)
     # squeue shows this folder, so that a job can be found even if its submitter was killed
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
     srun = ["cctl_in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function

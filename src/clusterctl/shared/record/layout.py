@@ -75,6 +75,8 @@ class Attempt:
     collectives = Inside("collectives")  # dumps of NCCL's flight recorder, one file per rank
     check = Inside("check")  # each node's report of its check before the ranks start (`node.node_check`)
     check_json = Inside("check.json")  # the nodes that failed
+    script_out = Inside("script.out")  # of a batch script: a link to where it writes; host.log is one to its stderr
+    script_err = Inside("script.err")  # ... if that is another file
     profile = Inside("profile")  # traces of some steps, one file per rank (`train.profile`)
 
     @property
@@ -140,6 +142,8 @@ class RunDir:
     run_json = Inside("run.json")
     submission_json = Inside("submission.json")  # the Slurm job ID; absent after a crash before sbatch answered
     script = Inside("script.sh")
+    own_srun = Inside("bin/srun")  # the first one on the PATH of a batch script (`node.script_srun`)
+    start = Inside("start")  # the interpreter of a batch script's copy (`node.script_start`)
     git_patch = Inside("git.patch")  # uncommitted changes at submission
     code = Inside("code")  # a link to the snapshot, shared by runs with the same code
     project = Inside("code/project")  # the job's code as submitted, read-only

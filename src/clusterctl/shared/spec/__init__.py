@@ -7,6 +7,7 @@ from clusterctl.shared.spec.records import from_record, to_record
 from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
+    SCRIPT,
     WORKLOADS,
     CommandTrain,
     Data,
@@ -26,6 +27,7 @@ from clusterctl.shared.spec.train import (
 __all__ = [
     "BUILT_IN",
     "PROFILED_STEPS",
+    "SCRIPT",
     "WORKLOADS",
     "Batches",
     "Checkpoint",

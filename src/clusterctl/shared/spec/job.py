@@ -231,6 +231,9 @@ class Job:
     """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
+    see_ranks: bool = True
+    """Whether the ranks that your own batch script starts with srun are recorded, and their output copied to the
+    run."""
     code: Line | None = None
     """Folder to copy at submission, and again as the working directory of each run; by default the current one, if the
     job runs your own code."""

@@ -15,7 +15,7 @@ import typing
 from typing import Any, NamedTuple, TypeVar
 
 from clusterctl.shared.errors import ConfigError
-from clusterctl.shared.spec.train import WORKLOADS, Train
+from clusterctl.shared.spec.train import SCRIPT, WORKLOADS, Train
 from clusterctl.shared.spec.values import TYPED_GPUS, GpuCount, InsteadOf, Mark, Or, Unshown
 
 if typing.TYPE_CHECKING:
@@ -90,7 +90,7 @@ def from_stored(cls: type[T], record: dict[str, Any], *, newer: bool) -> tuple[T
             for problem in invalid.problems:
                 if problem.message == UNKNOWN_KEY or newer:
                     known = _without(known, problem.path)
-            if newer and record.get("workload", "command") not in WORKLOADS:
+            if newer and record.get("workload", "command") not in (*WORKLOADS, SCRIPT):
                 known = {**known, "workload": "command", "train": {}}
             if known == record:
                 raise
@@ -147,7 +147,7 @@ def unwrapped(hint: Any) -> tuple[Any, tuple[Mark, ...]]:
 def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
     hints, workload = fields_of(cls), record.get("workload")
     if hints.get("train") is Train and isinstance(workload, str):
-        if workload in WORKLOADS:
+        if workload in WORKLOADS or workload == SCRIPT:
             hints = fields_of(cls, workload)
             record = {"train": {}, **record}
         else:

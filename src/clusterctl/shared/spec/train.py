@@ -424,3 +424,5 @@ WORKLOADS: dict[str, Workload] = {
     "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY", loads=True),
     "command": Workload(CommandTrain),
 }
+SCRIPT = "script"
+"""The workload of a user's own batch script. No job file has it: `clusterctl submit SCRIPT` makes such a job."""

@@ -17,7 +17,8 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.sent import SentFile
 from clusterctl.launcher.config.source import read_toml
 from clusterctl.launcher.config.stages import HasStages, stages_of
-from clusterctl.shared.errors import ConfigError, reason
+from clusterctl.launcher.config.user_script import find_script
+from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.files import open_regular, read_whole, write_json
 from clusterctl.shared.record.ownership import make_private
 
@@ -77,6 +78,9 @@ def load_payload(
     payload = Payload()
     if job is None and not program:
         return payload
+    if job and find_script(job, Path.cwd()):
+        hint = f"log in on {cluster.host or 'its login node'}, and submit it there: clusterctl submit {job}"
+        raise UsageError("batch scripts are not submitted from another machine yet", hint)
     try:
         jobs = [resolve(job, cluster, overrides, program=program, stage=stage)]
     except HasStages:

@@ -7,29 +7,34 @@ code is the snapshot of the earlier run, which both then share.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
-from clusterctl.launcher.config import load_cluster, resolve_again
+from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
 from clusterctl.launcher.submission.plan import has_project
 from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.launcher.submission.user_script import read_frozen
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.spec import to_record
+from clusterctl.shared.spec import SCRIPT, to_record
 from clusterctl.shared.spec.keys import Difference, differences, leaves_as_written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.api.submitting.submission import SentRun
     from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster
 
 
 def rerun_alone(
@@ -71,6 +76,19 @@ def changes(run: RunDir) -> tuple[Difference, ...]:
     return tuple(Difference(one.text("key"), one.content.get("first"), one.content.get("second")) for one in found)
 
 
+def resolved_from(
+    job: Mapping[str, Any], origins: Mapping[str, str], cluster: Cluster, changes: Iterable[str], run: RunDir
+) -> Resolved:
+    """The job of `run` from its record, for another submission; a batch script is the copy in its directory."""
+    if job.get("workload") != SCRIPT:
+        return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
+    if client_data():
+        hint = f"on its login node: clusterctl rerun {run.id}"
+        raise UsageError("batch scripts are not submitted from another machine yet", hint)
+    script = read_frozen(run, tuple(map(str, job["argv"])))
+    return resolve_script_again(script, job, origins, cluster, changes, run_json=run.run_json)
+
+
 class _Again(NamedTuple):
     resolved: Resolved
     earlier: Earlier
@@ -86,7 +104,7 @@ def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
     job, origins = written.table("job"), written.table("origins").named_texts()
     # Without the jobs that the earlier run waited for, which Slurm may have forgotten.
     resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}
-    resolved = resolve_again({**job.content, "resources": resources}, origins, where, given, run_json=run.run_json)
+    resolved = resolved_from({**job.content, "resources": resources}, origins, where, given, run)
     resolved = replace(resolved, typed=("rerun", run.id))
     if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
         message = f"code: a rerun uses the code that {run.id} was submitted with"

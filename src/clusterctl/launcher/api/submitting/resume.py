@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.predecessors import Predecessors
+from clusterctl.launcher.api.submitting.rerun import resolved_from
 from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
-from clusterctl.launcher.config import load_cluster, resolve_again
+from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.launcher.observe.run_names import run_ids, suffix
@@ -75,7 +76,7 @@ def resolved_again(run: RunDir, cluster: Cluster, changes: Iterable[str] = ()) -
     """The job of `run` from its record, for another submission. Raises ConfigError."""
     record = read_fields(run.run_json)
     job, origins = record.table("job").content, record.table("origins").named_texts()
-    return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
+    return resolved_from(job, origins, cluster, changes, run)
 
 
 def send(

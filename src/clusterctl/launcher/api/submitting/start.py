@@ -19,7 +19,7 @@ from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import stages_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import from_project
-from clusterctl.shared.errors import ClusterctlError, ConfigError, reason
+from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
 
 if TYPE_CHECKING:
@@ -186,6 +186,9 @@ def sweep(
         job, cluster, program=program, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides
     )
     first = wanted.jobs[0]
+    if first.script and at_once:
+        hint = "submit it without --at-once: each run of a batch script is a job of its own"
+        raise UsageError("--at-once does not apply to a batch script", hint)
     waited_for = find_waited_for(first, after, after_any, after_start, None)
     if waited_for:
         waited_for.check(first.job.resources)

@@ -22,15 +22,14 @@ from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
 from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
-from clusterctl.launcher.submission.new_run import CodeOrigin, record_of, versions, write_run
+from clusterctl.launcher.submission.new_run import CodeOrigin, record_of, versions, write_run, write_script
 from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch
-from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.snapshot import link_code, take_snapshot
 from clusterctl.launcher.submission.warm import start_host_step
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import read_whole, write_json, write_text
+from clusterctl.shared.record.files import read_whole, write_json
 from clusterctl.shared.record.ownership import make_new, make_private
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.values import slurm_time
@@ -182,7 +181,7 @@ class Submission:
             self.written.callback(_restore, run, _archive(run))
             self.written.callback(link_code(run, code))
             link_archives(run, archives)
-            write_text(run.script, render(plan), mode=0o700)
+            write_script(plan)
             write_json(run.run_json, _renewed_record(run, resolved, past_job, self.words))
             for path in (run.cancel_json, run.submission_json, run.successor_json, run.accounting_json):
                 path.unlink(missing_ok=True)
@@ -198,7 +197,7 @@ class Submission:
         write_json(place.sweep_json, self.sweep.record)
 
     def _queue(self, waiting: Sequence[str], most: int) -> None:
-        """Submit one job, or as few arrays as Slurm allows, with at most `most` elements each.
+        """Submit one job, or as few arrays as Slurm allows, with at most `most` elements each; or one job a script.
 
         With `at_once`, an array starts when the previous one has ended, since Slurm limits only the elements of one
         array (docs/decisions/chains-and-sweeps.md).
@@ -211,6 +210,10 @@ class Submission:
             return
         if sweep is None:
             adopt(first.plan.run, self._sbatch(BatchJob.of(first.plan), waiting))
+            return
+        if first.plan.script:  # the script that Slurm starts must be the user's own
+            for one in self.runs:
+                adopt(one.plan.run, self._sbatch(BatchJob.of(one.plan), waiting))
             return
         previous = sweep.before if sweep.at_once else ()
         arrays = arrays_of((one.plan for one in self.runs), most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +15,18 @@ from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, S
 from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
-from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
+from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
 from clusterctl.launcher.config.stages import stages_of
+from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
 from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
 from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
-from clusterctl.launcher.submission.sbatch import test_only
+from clusterctl.launcher.submission.sbatch import own_words, test_only
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.snapshot import find_code
 from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, warmed
@@ -56,14 +58,21 @@ def load(
     overrides: Overrides = (),
     profile: bool = False,
 ) -> Resolved:
-    """`job`, a name or the path of a TOML file, resolved for `cluster`: every value validated and with its origin.
+    """`job` resolved for `cluster`: every value validated and with its origin.
 
-    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job. `stage` selects a
-    stage of a job with stages. The default of `cluster` is CLUSTERCTL_CLUSTER, then the one in your configuration, then
-    `local`, this machine. `overrides` are values by key, or `KEY=VALUE` as for --set. `profile` traces some steps on
-    every rank. Raises NotFoundError, and ConfigError with all problems.
+    `job` is a name, or the path of a TOML file or of a batch script. `program`, such as `["python", "train.py"]`, runs
+    instead of the job's own, or without a job; of a batch script it is the arguments. `stage` selects a stage of a job
+    with stages. The default of `cluster` is CLUSTERCTL_CLUSTER, then the one in your configuration, then `local`, this
+    machine. `overrides` are values by key, or `KEY=VALUE` as for --set. `profile` traces some steps on every rank.
+    Raises NotFoundError, and ConfigError with all problems.
     """
     name = None if job is None else os.fspath(job)
+    if name and (path := find_script(name, current_folder())):
+        if stage or profile:
+            given = "--stage" if stage else "--profile"
+            raise UsageError(f"{given} does not apply to a batch script", f"leave it out: clusterctl submit {name}")
+        script = read_script(path, name, tuple(program_words(program)))
+        return resolve_script(script, load_cluster(cluster), settings(overrides))
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
     train = resolved.job.train
     if not profile:
@@ -95,6 +104,11 @@ class DryRun:
     def changes(self) -> tuple[Difference, ...]:
         """The changes of a rerun to the run that it repeats."""
         return self.earlier.changes if self.earlier else ()
+
+    @property
+    def command(self) -> str:
+        """The command line of sbatch for a batch script of the user's own; empty for any other job."""
+        return shlex.join(["sbatch", *own_words(self.plan)]) if self.plan.script else ""
 
     @property
     def programs(self) -> str | None:
@@ -193,6 +207,13 @@ def submission_of(
     """
     if hold and in_allocation:
         raise UsageError("--hold: a run in an allocation is not queued", "use only one of these options")
+    if script := resolved.script:
+        if in_allocation:
+            hint = "submit it as a job of its own, without --in-allocation"
+            raise UsageError("--in-allocation does not apply to a batch script", hint)
+        if predecessors and (line := script.asked.get("dependency")):
+            hint = f"put the condition into line {line.line} of the script, or remove that line"
+            raise UsageError(f"cannot combine --after with --dependency in {script.name}", hint)
     if predecessors:
         predecessors.check(resolved.job.resources)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None

@@ -6,15 +6,17 @@ They share one snapshot of the code; each has its own directory, checkpoints and
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun
-from clusterctl.launcher.config import current_folder, load_cluster, resolve
+from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
+from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
@@ -63,14 +65,20 @@ def load_sweep(
         raise UsageError(f"{twice} is both swept and set to one value", "use only one of these options")
     target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
     names = names_of_program(rows)
-    if names and not words:
+    path = find_script(name, current_folder()) if name else None
+    script = read_script(path, name) if name and path else None
+    if names and not words and not script:
         words = [*resolve(name, target, given).job.argv]
     jobs: list[Resolved] = []
     wrong: list[tuple[Settings, ConfigError]] = []
     for row in rows:
         try:
             keys = [setting for setting in row if key_of(setting) not in names]
-            jobs.append(resolve(name, target, [*given, *keys], program=filled(words, row, names)))
+            program = filled(words, row, names)
+            if script:
+                jobs.append(resolve_script(replace(script, arguments=tuple(program)), target, [*given, *keys]))
+            else:
+                jobs.append(resolve(name, target, [*given, *keys], program=program))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:

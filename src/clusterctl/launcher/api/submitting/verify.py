@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.checks import verify as checks
 from clusterctl.launcher.checks.check import Check, Verdict, warn
 from clusterctl.launcher.checks.look import look_around
-from clusterctl.launcher.config import load_cluster, runs_folder, state_path
+from clusterctl.launcher.checks.script_rules import script_rules
+from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
 from clusterctl.launcher.submission.code_files import largest
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import nearest_existing
@@ -56,6 +57,11 @@ def verify(
             make_private(code_folder(runs))
         except OSError as error:
             raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
+        if plan.script:
+            judged = tuple(script_rules(plan, resolved, current_folder()))
+            checks.refuse(judged, resolved)
+            warnings += (check for check in judged if check.verdict is Verdict.WARN)
+            continue
         image = job.container.image
         if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
             # Before an import, which may take minutes, all checks that need no image.

@@ -1,0 +1,68 @@
+"""Checks of a batch script of the user's own, and sbatch's refusals in terms of its lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.checks.check import Check, fail, warn
+from clusterctl.launcher.submission.sbatch import SlurmRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.config.user_script import UserScript
+    from clusterctl.launcher.submission.plan import Plan
+
+_UNKNOWN = re.compile(
+    r"(?:unrecognized|ambiguous) option '--(?P<name>[\w-]+)|Invalid directive found in batch script: (?P<word>.*)"
+)
+
+
+def script_rules(
+    plan: Plan, resolved: Resolved, folder: Path, environment: Mapping[str, str] = os.environ
+) -> Iterator[Check]:
+    """What is lost if the script cannot be started by ours, and folders for its output that do not exist."""
+    script, typed = resolved.script, resolved.job.resources.sbatch
+    if not script or not plan.script:
+        return
+    if plan.script.lost:
+        hint = "logs, why and status then know only what Slurm tells; set CLUSTERCTL_RUNS to another folder"
+        yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
+    asked = {one.name: one.value for one in script.asked.values()}
+    asked |= {
+        name: environment[f"SBATCH_{name.upper()}"] for name in _FILES if environment.get(f"SBATCH_{name.upper()}")
+    }
+    asked |= typed
+    start = folder / asked.get("chdir", environment.get("SBATCH_CHDIR", ""))
+    for name in _FILES:
+        written = asked.get(name, "").rpartition("/")[0]
+        if not written or "%" in written:
+            continue
+        place = Path(os.path.normpath(start / written))
+        if place.is_dir():
+            continue
+        message = f"--{name}: no such folder: {place}"
+        if place.parent.is_dir() or resolved.cluster.nodes_are_here:
+            hint = f"Slurm would end the job without a word: mkdir -p {shlex.quote(str(place))}"
+            yield fail("output", message, hint)
+        else:
+            yield warn("output", message, "if the nodes do not have it either, Slurm ends the job without a word")
+
+
+_FILES = ("output", "error")
+
+
+def explain_refusal(refused: SlurmRefused, script: UserScript) -> SlurmRefused:
+    """sbatch's own words, with the line of the script that it refuses, if one is named."""
+    hint, match = "correct the script; sbatch(1) lists its options", _UNKNOWN.search(refused.words)
+    if match:
+        wanted = match["name"] or match["word"].split()[0]
+        lines = enumerate(script.text.split("\n"), 1)
+        found = [number for number, line in lines if line.startswith("#SBATCH") and wanted in line]
+        hint = f"remove it from {script.place}:{found[0]}" if found else hint
+    return SlurmRefused("sbatch refused the job", refused.words, hint)

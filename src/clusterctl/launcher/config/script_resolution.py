@@ -1,0 +1,158 @@
+"""A batch script -> a resolved job: what it, the command line and the cluster file ask for, with the origins.
+
+sbatch reads the script's lines and SBATCH_* itself. The job only records what they say, and adds what `submit` was
+given: that wins, as sbatch's command line does. The cluster file fills in what neither of them sets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.config.clusters import user_values
+from clusterctl.launcher.config.program import ORIGIN
+from clusterctl.launcher.config.resolution import (
+    RESERVED_PREFIXES,
+    SBATCH_VARIABLES,
+    Resolved,
+    bring_secrets,
+    cluster_values,
+    overrides_of,
+)
+from clusterctl.launcher.config.secrets import secrets_of
+from clusterctl.launcher.config.source import Values, read_values
+from clusterctl.launcher.config.user_script import OF_ENVIRONMENT, UNSUPPORTED
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.spec import SCRIPT, Job, Resources, from_record
+from clusterctl.shared.spec.keys import leaves_as_written
+from clusterctl.shared.spec.records import InvalidRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from clusterctl.launcher.config.user_script import UserScript
+    from clusterctl.shared.spec import Cluster
+
+# What applies to a batch script; it brings everything else itself.
+_OF_SCRIPTS = ("env", "name", "notify", "resources", "see_ranks", "track")
+_NOT_OF_SCRIPTS = ("allocator", "local_code", "warning")
+# Options of which one is enough for sbatch to know what the cluster file would fill in.
+_FILLED_IN = ("partition", "account", "qos")
+
+# Options whose value means the same as a key's; the record of a run shows them.
+SCRIPT_KEYS = {
+    **{name: name for name in ("nodes", "partition", "account", "qos", "time", "constraint", "comment", "gres")},
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "gpus-per-node": "gpus_per_node",
+    "mem": "memory",
+}
+
+
+def resolve_script(
+    script: UserScript,
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> Resolved:
+    """The job of a batch script: values given here win over its lines, which win over the cluster's.
+
+    What it asks for in its lines is left to sbatch, except for what the record shows. Raises ConfigError.
+    """
+    settings, asked, values = tuple(settings), script.asked, Values()
+    for variable, name in OF_ENVIRONMENT.items():
+        if environment.get(variable):
+            raise ConfigError(f"{variable} is set, but --{name} is not supported", f"unset {variable}")
+    values.layer(user_values())
+    values.drop(("cluster",))  # not a key of jobs
+    for table in ("notify", "track"):
+        values.layer(_only(cluster_values(cluster), table))
+    values.put(("name",), script.run_name(environment), "the script's job name")
+    for name in _FILLED_IN:
+        if name not in asked and not environment.get(f"SBATCH_{name.upper()}") and getattr(cluster, name) is not None:
+            values.put(("resources", name), getattr(cluster, name), f"cluster {cluster.name}")
+    for variable, name in SBATCH_VARIABLES.items():
+        if environment.get(variable):
+            values.put(("resources", name), environment[variable], f"environment {variable}")
+    for one in asked.values():
+        key = ("resources", SCRIPT_KEYS.get(one.name, ""))
+        if key[1] and not values.origin(key) and _is_valid(key[1], one.value):
+            values.put(key, _typed(one.value), f"{script.place}:{one.line}")
+    tasks, nodes = asked.get("ntasks"), values.get(("resources", "nodes")) or 1
+    if tasks and tasks.value.isdecimal() and int(tasks.value) and int(tasks.value) % nodes == 0:
+        key = ("resources", "tasks_per_node")
+        values.put(key, int(tasks.value) // nodes, f"{script.place}:{tasks.line}")
+    return _script_job(script, values, cluster, settings, environment, Path(script.place))
+
+
+def resolve_script_again(
+    script: UserScript,
+    record: Mapping[str, Any],
+    origins: Mapping[str, str],
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    run_json: Path = Path("run.json"),
+) -> Resolved:
+    """`resolve_again` for the batch script of a run."""
+    values = Values()
+    for key, value in leaves_as_written(dict(record)):
+        origin = origins.get(".".join(key), "")
+        if value is not None and key[0] in _OF_SCRIPTS and origin and not origin.startswith("cluster "):
+            values.put(key, value, origin)
+    for name in _FILLED_IN:
+        if not values.origin(("resources", name)) and getattr(cluster, name) is not None:
+            values.put(("resources", name), getattr(cluster, name), f"cluster {cluster.name}")
+    bring_secrets(values, cluster, environment)
+    return _script_job(script, values, cluster, tuple(settings), environment, run_json)
+
+
+def _script_job(
+    script: UserScript,
+    values: Values,
+    cluster: Cluster,
+    settings: tuple[str, ...],
+    environment: Mapping[str, str],
+    file: Path,
+) -> Resolved:
+    overrides = overrides_of(settings, SCRIPT)
+    for key in overrides.origins:
+        if key[0] not in _OF_SCRIPTS or (key[0] == "resources" and key[1] in _NOT_OF_SCRIPTS):
+            message = f"{'.'.join(key)} has no effect on a batch script"
+            hint = f"arguments for the script follow --: clusterctl submit {script.place} -- ARGUMENTS"
+            raise ConfigError(message, hint)
+    values.layer(overrides)
+    values.put(("workload",), SCRIPT, "the script")
+    values.put(("argv",), [script.name, *script.arguments], ORIGIN)
+    values.put(("restart", "limit"), 0, "default: Slurm alone starts a batch script again")
+    job = read_values(Job, values, file)
+    if reserved := next((name for name in job.env if name.startswith(RESERVED_PREFIXES)), None):
+        raise ConfigError(f"env.{reserved}: Slurm or clusterctl sets this variable", "choose another name")
+    if option := next((name for name in job.resources.sbatch if name in UNSUPPORTED), None):
+        raise ConfigError(f"resources.sbatch.{option}: not supported for a batch script", UNSUPPORTED[option])
+    secrets = secrets_of(job, cluster, environment).having(overrides.get(("env",)))
+    origins = {".".join(key): origin for key, origin in values.origins.items()}
+    return Resolved(job, cluster, origins, file, secrets, settings=settings, script=script)
+
+
+def _only(values: Values, table: str) -> Values:
+    found = Values()
+    for key, origin in values.origins.items():
+        if key[0] == table:
+            found.put(key, values.get(key), origin)
+    return found
+
+
+def _is_valid(name: str, value: str) -> bool:
+    """Whether a key accepts what sbatch would: not ranges of nodes, for example."""
+    try:
+        from_record(Resources, {name: _typed(value)}, parse=True)
+    except InvalidRecord:
+        return False
+    return True
+
+
+def _typed(value: str) -> int | str:
+    return int(value) if re.fullmatch(r"[0-9]{1,9}", value) else value

@@ -1,0 +1,167 @@
+"""A user's own batch script as a run: submitted as it is, followed, explained, ended and started again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.scenario import Stage, wait_until
+
+from clusterctl.launcher.observe.run_names import job_name
+from clusterctl.shared.record.layout import RunDir
+
+TWO_BY_TWO = "#SBATCH --nodes=2 --ntasks-per-node=2\n"
+UNTIL_A_FILE = "while [ ! -e go ]; do sleep 0.2; done\n"
+
+
+def write(stage: Stage, text: str, name: str = "train.sbatch") -> str:
+    (stage.folder / name).write_text(f"#!/bin/bash\n{text}")
+    return f"./{name}"
+
+
+def why(stage: Stage, run: RunDir) -> dict[str, Any]:
+    done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def logs(stage: Stage, run: RunDir, *words: str) -> str:
+    done = stage.call("logs", run.id, "--cluster", stage.cluster, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_script_runs_as_it_is_and_is_a_run(stage: Stage) -> None:
+    script = write(stage, f'{TWO_BY_TWO}echo "got $*, LR=$LR"\nsrun bash -c "echo rank \\$SLURM_PROCID"\n')
+    run = stage.submit(script, "--set", "env.LR=3", "--wait", "--", "a b", "--epochs")
+    found = stage.status(run)
+    assert (job_name(run.id), found["stage"], found["exit_code"]) == ("train", "finished", 0)
+    assert "got a b --epochs, LR=3" in logs(stage, run)
+    assert {f"rank {rank}" in logs(stage, run) for rank in range(4)} == {True}
+    of_two = logs(stage, run, "--rank", "2")
+    assert "rank 2" in of_two
+    assert "rank 1" not in of_two
+    assert [path.name for path in stage.folder.glob("slurm-*.out")] == [f"slurm-{stage.job_id(run)}.out"]
+    assert stage.call("report", run.id, "--cluster", stage.cluster).returncode == 0
+
+
+def test_a_sweep_varies_variables_and_arguments(stage: Stage) -> None:
+    script = write(stage, 'echo "LR=$LR $*"\n')
+    words = ("--sweep", "env.LR=1,2", "--sweep", "seed=5,6", "--wait", "--", "--seed", "{seed}")
+    done = stage.call("submit", script, "--cluster", stage.cluster, *words)
+    assert done.returncode == 0, done.stderr
+    runs = [RunDir(stage.runs / f"{done.stdout.strip()}.{place}") for place in range(4)]
+    shown = [logs(stage, run).split("LR=")[1].strip() for run in runs]
+    assert shown == ["1 --seed 5", "1 --seed 6", "2 --seed 5", "2 --seed 6"]
+
+
+def test_a_killed_rank_is_named_and_the_run_repeated(stage: Stage) -> None:
+    ending = 'srun -K bash -c "if [ \\$SLURM_PROCID = \\$WHICH ]; then kill -9 \\$\\$; fi; sleep 20"\n'
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}{ending}"), "--set", "env.WHICH=3")
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert (found["class"], found["rank"], found["node"]) == ("killed", 3, "node2")
+    again = stage.call("rerun", run.id, "--cluster", stage.cluster, "--set", "env.WHICH=9", "--set", "resources.time=5")
+    assert again.returncode == 0, again.stderr
+    stage.call("cancel", "--yes", "--cluster", stage.cluster, again.stdout.strip())
+
+
+def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> None:
+    failing = 'if os.environ["SLURM_PROCID"] == "1":\n    raise ValueError("no such data set")\n'
+    (stage.folder / "train.py").write_text(f"import os, time\n{failing}time.sleep(20)\n")
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}srun -K python3 train.py\n"))
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert (found["class"], found["rank"]) == ("user-error", 1)
+    assert "ValueError: no such data set" in found["cause"]
+    assert "train.py" in found["traceback"]
+
+
+def test_a_script_without_srun_is_explained_by_its_output(stage: Stage) -> None:
+    run = stage.submit(write(stage, "echo begin\npython3 -c 'import no_such_module'\n"))
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert "No module named 'no_such_module'" in found["cause"]
+    assert found["rank"] is None
+
+
+def test_a_script_ended_by_a_signal_fails_the_wait(stage: Stage) -> None:
+    done = stage.call("submit", write(stage, "kill -TERM $$\n"), "--cluster", stage.cluster, "--wait")
+    assert done.returncode == 1
+    assert "SIGTERM" in why(stage, RunDir(stage.runs / done.stdout.strip()))["cause"]
+
+
+def test_a_running_script_is_cancelled_resumed_and_followed_by_another(stage: Stage) -> None:
+    script = write(stage, f"echo attempt\n{UNTIL_A_FILE}")
+    run = stage.submit(script)
+    stage.wait_for_stage(run, "training")
+    assert "batch script is running" in why(stage, run)["cause"]
+    after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after", run.id)
+    assert stage.status(after)["stage"] == "queued"
+    assert stage.call("cancel", "--yes", "--cluster", stage.cluster, run.id).returncode == 0
+    stage.wait_for_stage(run, "cancelled")
+    stage.wait_for_stage(after, "cancelled")
+    (stage.folder / "go").touch()
+    assert stage.call("resume", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "finished")
+    assert [attempt.number for attempt in run.attempts()] == [0, 1]
+
+
+def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
+    run = stage.submit(write(stage, f'echo "start ${{SLURM_RESTART_COUNT:-0}}"\n{UNTIL_A_FILE}'))
+    stage.wait_for_stage(run, "training")
+    stage.slurm("scontrol", "requeue", stage.job_id(run))
+    wait_until(lambda: len(run.attempts()) == 2, 90)
+    (stage.folder / "go").touch()
+    stage.wait_for_stage(run, "finished")
+    assert "start 1" in logs(stage, run)
+
+
+def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
+    run = stage.submit(
+        write(stage, 'if [ "$1" != again ]; then sbatch --output=other.out "$0" again; fi\nsrun echo "$1"\n')
+    )
+    stage.wait_for_stage(run, "finished")
+    other = stage.folder / "other.out"
+    wait_until(lambda: other.exists() and "again" in other.read_text())
+    assert len(run.attempts()) == 1
+    assert stage.status(run)["stage"] == "finished"
+
+
+def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}command -v srun\nsrun echo here\n"), "--set", "see_ranks=false")
+    stage.wait_for_stage(run, "finished")
+    assert str(run.path) not in logs(stage, run)
+    assert not (run.attempt(0).path / "logs").exists()
+
+
+def test_what_one_output_shows_of_several_ranks_is_never_certain(stage: Stage) -> None:
+    """Another rank may have written the last words."""
+    failing = """srun -K python3 -c 'import os, time
+if os.environ["SLURM_PROCID"] == "1": raise ValueError("wrong")
+time.sleep(20)'
+"""
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}{failing}"), "--set", "see_ranks=false")
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert (found["rank"], found["certainty"]) == (1, "likely")
+    assert "ValueError: wrong" in found["cause"]
+
+
+def test_a_run_where_nothing_of_ours_can_start_is_plain_sbatch(stage: Stage, tmp_path: Path) -> None:
+    stage.keep_runs_in(tmp_path / "with space")
+    done = stage.call("submit", write(stage, "echo here; exit 5\n"), "--cluster", stage.cluster, "--wait")
+    assert done.returncode == 1
+    assert "its start cannot be recorded" in done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert (stage.status(run)["stage"], stage.status(run)["exit_code"]) == ("failed", 5)
+
+
+def test_a_missing_folder_and_an_unknown_option_are_found_before_the_queue(stage: Stage) -> None:
+    for text, words in (("-o no/such/%j.out", "no such folder"), ("--no-such-option", "--no-such-option")):
+        done = stage.call("submit", write(stage, f"#SBATCH {text}\n"), "--cluster", stage.cluster)
+        assert done.returncode in (3, 4)
+        assert words in done.stderr
+        assert "hint: " in done.stderr
+    assert not [*stage.runs.glob("[!.]*")]
