@@ -190,7 +190,7 @@ def test_a_dry_run_shows_the_dependency_options(site: Site) -> None:
     site.submit()
     plan = clusterctl.plan("./job.toml", "site", after="first")
     assert plan.waiting == ("--dependency=afterok:10", "--kill-on-invalid-dep=yes")
-    assert "dependency" not in plan.script
+    assert "#SBATCH --dependency" not in plan.script
     with pytest.raises(NotFoundError):
         clusterctl.plan("./job.toml", "site", after="nothing")
 

@@ -141,7 +141,7 @@ def test_a_run_in_an_image_is_rerun_in_it(desk: Desk, code: str) -> None:
 def test_dependencies_of_the_first_run_are_dropped(run: clusterctl.Run) -> None:
     waiting = run.rerun(overrides={"resources.dependency": "afterok:12"})
     again = waiting.rerun()
-    assert "dependency" not in again.directory.script.read_text()
+    assert "#SBATCH --dependency" not in again.directory.script.read_text()
     assert module.changes(again.directory) == (Difference("resources.dependency", "afterok:12", None),)
     assert "--dependency=afterok:13" in (
         waiting.rerun(overrides={"resources.dependency": "afterok:13"}).directory.script.read_text()

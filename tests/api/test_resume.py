@@ -166,7 +166,7 @@ def test_only_one_process_resumes_a_run(site: Site) -> None:
     [
         ("_archive", "before", 1),
         ("_archive", "after", 1),
-        ("write_text", "after", 1),
+        ("write_script", "after", 1),
         ("write_json", "after", 1),
         ("call_sbatch", "before", 1),
         ("call_sbatch", "after", 2),

@@ -104,7 +104,7 @@ def test_a_dry_run_prints_the_script_of_a_warm_run(desk: Desk) -> None:
     desk.use_slurm(squeue=HELD)
     code, out, _ = desk.type("submit ./job.toml --in-allocation 12 --nodes 1 --dry-run")
     assert code == 0
-    assert "#SBATCH" not in out
+    assert "\n#SBATCH" not in out
     assert "unset" in out
     assert desk.run_directories() == []
 

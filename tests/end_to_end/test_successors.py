@@ -72,6 +72,8 @@ def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(st
     first, second = jobs_of(run)
     assert first == stage.job_id(run) != second
     assert (status["job_id"], status["attempts"]) == (second, 2)
+    for job in (first, second):
+        assert json.loads(stage.call("why", job, "--cluster", stage.cluster, "-o", "json").stdout)["id"] == run.id
     assert "counted to 400" in stage.log(run, 0, attempt=1)
     assert "going on from 0" not in stage.log(run, 0, attempt=1)
     stage.wait_for_stage(dependent, "finished", seconds=60)

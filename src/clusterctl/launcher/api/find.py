@@ -5,23 +5,21 @@ Most commands import this module; what compares runs, with their curves and code
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
-from clusterctl.launcher.config import cache_folder, chosen_runs_folder
-from clusterctl.launcher.observe.ended_runs import EndedRuns
+from clusterctl.launcher.config import chosen_runs_folder
+from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, run_ids
-from clusterctl.launcher.observe.runs import find_run, name_by_job, newest_first
-from clusterctl.launcher.observe.status import Filter, listing, newest, report
+from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.status import Filter, listing, meant, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.launcher.slurm.jobs import job_typed
-from clusterctl.shared.errors import NotFoundError, UsageError
+from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import ENDED
 from clusterctl.shared.record.states import State as State
 from clusterctl.shared.spec.records import nearest
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
 
 
-_ENDED_BADLY = frozenset({State.FAILED, State.TIMED_OUT, State.PREEMPTED, State.LOST})
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
 # Names for several states at once.
 _GROUPS = {
@@ -77,18 +74,6 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
         runs = read_sweep(sweep).runs if sweep else (find_run(folder, name),)
         found |= {Run(run.path): None for run in runs}
     return list(found)
-
-
-def meant(folder: Path, name: str) -> str:
-    """`name`, or the ID of the run or sweep with that Slurm job; `@failed` is the newest that failed, timed out, was
-    preempted or lost.
-    """
-    if name != FAILED:
-        return name_by_job(folder, name)
-    found = newest(folder, Filter(states=_ENDED_BADLY), 1, _ended_runs(folder)).statuses
-    if not found:
-        raise NotFoundError(f"no run has failed in: {folder}", "see the runs with: clusterctl status")
-    return found[0].record.run.id
 
 
 def checkable(name: str, cluster: str | None = None) -> str:
@@ -206,13 +191,7 @@ def query(
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     if not many:
         return Query(folder, named, wanted, count)
-    return Query(folder, named, wanted, count, _ended_runs(folder))
-
-
-def _ended_runs(folder: Path) -> EndedRuns:
-    """The cache of ended runs: one file per user, since users may see different things in Slurm."""
-    kept = f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.kept"
-    return EndedRuns(cache_folder() / "runs" / kept)
+    return Query(folder, named, wanted, count, ended_runs(folder))
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:

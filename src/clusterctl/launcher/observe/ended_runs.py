@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
+from clusterctl.launcher.config import cache_folder
 from clusterctl.launcher.observe.attempt import AttemptEvidence, LossTrend, Mean, RunEvidence, SetupFlaw, read_evidence
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
@@ -230,3 +231,9 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "score": lambda packed: (metric_of(packed[0]), packed[1]),
     },
 }
+
+
+def ended_runs(folder: Path) -> EndedRuns:
+    """The cache for `folder`: one file per user, since users may see different things in Slurm."""
+    kept = f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.kept"
+    return EndedRuns(cache_folder() / "runs" / kept)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
-from clusterctl.launcher.observe.run_record import read_submission
+from clusterctl.launcher.observe.run_record import read_submission, read_successor
 from clusterctl.launcher.slurm.jobs import is_of, job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.files import exists, with_retries
@@ -91,7 +91,11 @@ def name_by_job(folder: Path, typed: str) -> str:
     job = job_typed(typed)
     if job is None or any(typed in (run, job_name(run)) for run in run_ids(folder)):
         return typed
-    known = ((run.id, read_submission(run).job_id) for run in newest_first(folder))
+    runs = [*newest_first(folder)]
+    known = itertools.chain(
+        ((run.id, read_submission(run).job_id) for run in runs),
+        ((run.id, job) for run in runs if (after := read_successor(run)) for job in (after.of, after.job_id)),
+    )
     run, found = next(((run, found) for run, found in known if is_of(found, job)), (typed, job))
     return run if found == job else submission(run)
 

@@ -14,18 +14,20 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
-from clusterctl.launcher.observe.run_names import job_name
+from clusterctl.launcher.observe.ended_runs import ended_runs
+from clusterctl.launcher.observe.run_names import FAILED, job_name
 from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
-from clusterctl.launcher.observe.runs import is_written, newest_first, newest_ids, newest_submissions
+from clusterctl.launcher.observe.runs import is_written, name_by_job, newest_first, newest_ids, newest_submissions
 from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.launcher.submission.adoption import adopt
-from clusterctl.shared.errors import ConfigError, SlurmError
+from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError
 from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.ended_runs import EndedRuns, Row
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Snapshot
-    from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Cluster
 
 
@@ -256,3 +257,19 @@ def listing(
     taken = (row for row in found if wanted.takes(row.state, row.created, looked.as_of))
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
     return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)
+
+
+# The states that `@failed` means.
+_ENDED_BADLY = frozenset({State.FAILED, State.TIMED_OUT, State.PREEMPTED, State.LOST})
+
+
+def meant(folder: Path, name: str) -> str:
+    """`name`, or the ID of the run or sweep with that Slurm job; `@failed` is the newest that failed, timed out, was
+    preempted or lost.
+    """
+    if name != FAILED:
+        return name_by_job(folder, name)
+    found = newest(folder, Filter(states=_ENDED_BADLY), 1, ended_runs(folder)).statuses
+    if not found:
+        raise NotFoundError(f"no run has failed in: {folder}", "see the runs with: clusterctl status")
+    return found[0].record.run.id

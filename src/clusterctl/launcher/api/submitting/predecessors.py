@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.launcher.api.find import meant
 from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_submission
 from clusterctl.launcher.observe.runs import find_run
 from clusterctl.launcher.observe.state import Standing, standing
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import meant, report
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.sbatch import SlurmRefused
