@@ -44,6 +44,8 @@ def test_a_script_runs_as_it_is_and_is_a_run(stage: Stage) -> None:
     assert "rank 1" not in of_two
     assert [path.name for path in stage.folder.glob("slurm-*.out")] == [f"slurm-{stage.job_id(run)}.out"]
     assert stage.call("report", run.id, "--cluster", stage.cluster).returncode == 0
+    listed = stage.call("status", "--all-jobs", "--cluster", stage.cluster, "-o", "json")
+    assert json.loads(listed.stdout)["jobs"] == [], "its job is the run's"
 
 
 def test_a_sweep_varies_variables_and_arguments(stage: Stage) -> None:

@@ -18,6 +18,8 @@ from clusterctl.launcher.config import chosen_runs_folder, cluster_of_jobs
 from clusterctl.launcher.observe.job_output import JobOutput, read_output
 from clusterctl.launcher.observe.lines import Growing, last_lines_offset
 from clusterctl.launcher.observe.run_names import is_run_id
+from clusterctl.launcher.observe.run_record import read_submission
+from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.jobs import SlurmJob as SlurmJob
 from clusterctl.launcher.slurm.jobs import is_of, job_typed, usual_path
@@ -125,7 +127,12 @@ def jobs(cluster: str | None = None) -> list[SlurmJob]:
     Raises SlurmError.
     """
     runs = chosen_runs_folder(cluster)
-    return [job for job in Slurm.of(cluster_of_jobs(cluster)).jobs() if not Path(job.work_dir).is_relative_to(runs)]
+    elsewhere = [
+        job for job in Slurm.of(cluster_of_jobs(cluster)).jobs() if not Path(job.work_dir).is_relative_to(runs)
+    ]
+    # A batch script's job is in the script's own folder: only the run's record knows it.
+    of_scripts = {read_submission(run).job_id for run in newest_first(runs)} if elsewhere else set()
+    return [job for job in elsewhere if job.job_id not in of_scripts]
 
 
 def jobs_named(job_ids: Iterable[str], cluster: str | None = None) -> list[SlurmJob]:
