@@ -69,6 +69,7 @@ def navigation(pages: dict[str, dict[str, str]]) -> str:
 def faults() -> str:
     """The table of tests/faults, as a page."""
     sys.path.insert(0, str(DOCS.parent / "tests"))
+    from faults.sites import SITES
     from faults.table import FAULTS
 
     lines = []
@@ -81,7 +82,7 @@ def faults() -> str:
         lines.append(
             f"| {fault.words} | {happens} | {cause}{where} | {fault.seconds} | {fault.tests and f'`{fault.tests}`'} |"
         )
-    return _FAULTS + "\n".join(lines) + "\n"
+    return _FAULTS + "\n".join(lines) + "\n" + _SITES + "".join(f"- {site}\n" for site in SITES)
 
 
 _FAULTS = """# Faults, and how runs respond
@@ -94,6 +95,16 @@ attempt, with the rank if one is to blame. The seconds are the time from the fau
 
 | fault | what happens | class | seconds | also tested in |
 | --- | --- | --- | --- | --- |
+"""
+
+
+_SITES = """
+## Under other sites' rules
+
+`make test-faults` inflicts the faults again, on a program and on `reddit`, on Slurms with other rules. The outcomes are
+the same, no run is lost or doubled, and no job is left in the queue. There are two differences: where nothing is
+requeued, `scontrol requeue` by hand is refused, and a run whose batch script was killed goes on.
+
 """
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faults.conftest import SITES
 from faults.matrix import Ground, strike_all
 from faults.scene import WORKLOADS
+from faults.sites import SITES
 from faults.table import FAULTS, Outcome
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until

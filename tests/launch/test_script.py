@@ -93,7 +93,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
 )
 def test_the_generated_part_matches_the_golden_file(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
     text = render(plan(job, cluster))
-    for fixed in ("shell.sh", "work.sh", "setup.sh", "batch.sh"):
+    for fixed in ("shell.sh", "work.sh", "setup.sh", "successor.sh", "batch.sh"):
         assert text.count(part(fixed)) == 1
         text = text.replace(part(fixed), f"# {fixed}\n")
     path = GENERATED / f"{name}.sh"

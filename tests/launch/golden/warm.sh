@@ -450,7 +450,7 @@ cctl_is_needed() {
     *'"exit_code": '*) return 1 ;;
   esac
   # It was ended from outside, or with its node. Slurm says what it did unless the node was lost.
-  cctl_words=$(grep -a "^slurmstepd: error: \*\*\* JOB $cctl_succeeds ON .* CANCELLED AT " "$cctl_run/slurm.log" | tail -n 1)
+  cctl_words=$(grep -aE "^slurmstepd[^ :]*: error: \*\*\* JOB $cctl_succeeds ON .* CANCELLED AT " "$cctl_run/slurm.log" | tail -n 1)
   case $cctl_words in
     *"DUE TO PREEMPTION"* | *"DUE TO NODE FAILURE"*) ;;
     '') [[ $cctl_text != *'"signal": "TERM"'* ]] ;;
@@ -534,7 +534,8 @@ cctl_write_secret() { # authenticates the attempt's processes to each other (sha
 }
 cctl_log_here() { exec >>"$cctl_attempt/host.log" 2>&1; }
 cctl_with_retries mkdir -p "$cctl_attempt/nodes" "$cctl_attempt/logs" "$cctl_attempt/marks" &&
-  cctl_with_retries cctl_write_secret
+  cctl_with_retries cctl_write_secret ||
+  { echo "clusterctl[launch]: cannot write to $cctl_attempt: is the disk full?" >&2; exit 73; }
 echo "=== $cctl_number ===" # Slurm appends its messages about the job's end to this log, which all attempts share
 cctl_with_retries cctl_log_here
 
@@ -776,7 +777,7 @@ cctl_last_step() { # the last one that an attempt logged
 }
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
-  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal" ] && [ -z "$cctl_unfit" ] || return
+  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full" ] || return
   if [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
   [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
