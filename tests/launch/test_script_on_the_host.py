@@ -183,7 +183,7 @@ def test_any_number_of_ranks_is_counted(tmp_path: Path) -> None:
 
 def test_functions_and_options_of_the_submitters_shell_have_no_effect(host: Host, tmp_path: Path) -> None:
     called = tmp_path / "called"
-    host.environment = hostile_shell(called, "shell.sh", "warm.sh", "work.sh", "batch.sh")
+    host.environment = hostile_shell(called, "shell.sh", "warm.sh", "work.sh", "successor.sh", "batch.sh")
     assert {f"BASH_FUNC_{command}%%" for command in ("mv", "mkdir", "srun", "printf", "[")} <= set(host.environment)
     assert host.call(asks(host, 0) + ALL_DONE) == EXIT_RESTART
     assert host.call(ALL_DONE) == 0
@@ -218,7 +218,7 @@ def test_setup_lines_may_use_any_name_of_their_own(tmp_path: Path) -> None:
     assert {"cctl_look", "cctl_with_retries"} <= functions
     assert {name for name in variables | functions | warm[0] | warm[1] if not name.startswith("cctl_")} == set()
     taken = sorted(name.removeprefix("cctl_") for name in variables | functions | warm[0] | warm[1])
-    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh"))) - {"builtin", "srun", "time"})
+    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh") + part("successor.sh"))) - {"builtin", "srun", "time"})
     commands = [word for word in words if shutil.which(word) or word in ("exit", "local", "printf", "return", "wait")]
     setup = [
         *(f"export {name}=mine" for name in taken if name not in ("code", "try")),
