@@ -218,7 +218,10 @@ def test_setup_lines_may_use_any_name_of_their_own(tmp_path: Path) -> None:
     assert {"cctl_look", "cctl_with_retries"} <= functions
     assert {name for name in variables | functions | warm[0] | warm[1] if not name.startswith("cctl_")} == set()
     taken = sorted(name.removeprefix("cctl_") for name in variables | functions | warm[0] | warm[1])
-    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh") + part("successor.sh"))) - {"builtin", "srun", "time"})
+    words = sorted(
+        set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh") + part("successor.sh")))
+        - {"builtin", "srun", "time"}
+    )
     commands = [word for word in words if shutil.which(word) or word in ("exit", "local", "printf", "return", "wait")]
     setup = [
         *(f"export {name}=mine" for name in taken if name not in ("code", "try")),

@@ -449,7 +449,7 @@ cctl_is_needed() {
     *'"signal": "TERM"'*) ;;
     *'"exit_code": '*) return 1 ;;
   esac
-  # It was ended from outside, or with its node. Slurm says what it did unless the node was lost.
+  # It was ended from outside, or lost with its node. In the log, Slurm has the reason, unless the node was lost.
   cctl_words=$(grep -aE "^slurmstepd[^ :]*: error: \*\*\* JOB $cctl_succeeds ON .* CANCELLED AT " "$cctl_run/slurm.log" | tail -n 1)
   case $cctl_words in
     *"DUE TO PREEMPTION"* | *"DUE TO NODE FAILURE"*) ;;

@@ -54,7 +54,7 @@ OF_ENVIRONMENT = {"SBATCH_ARRAY_INX": "array", "SBATCH_CLUSTERS": "clusters", "S
 
 
 class Directive(NamedTuple):
-    """An option in the script's `#SBATCH` lines, by its long name, and the line where it stands."""
+    """An option in the script's `#SBATCH` lines, by its long name, and its line number."""
 
     name: str
     value: str

@@ -341,7 +341,7 @@ def _by_slurm(case: Case) -> Finding | None:
 
 
 def _script_killed(case: Case) -> Finding | None:
-    """A signal ended the batch script itself, says Slurm, and nothing that Slurm did explains it."""
+    """According to Slurm, a signal ended the batch script itself; Slurm did not send it."""
     number = case.attempt.killed_by
     if number is None or (case.first and case.first.evidence is Evidence.RECORDED and case.attempt.deaths):
         return None

@@ -490,7 +490,7 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     if end.code == EXIT_TERMINATED:
         return None
     if end.rank.is_mixed and end.code not in _PYTHONS:
-        return None  # it chose its exit code, and its last line cannot be told from its progress
+        return None  # the program chose its exit code, and its last line may be mere progress
     if errors := [error for error in end.words.errors if not error.survived]:
         return _exception(end, errors[-1])
     known = most_specific(end.words.telling)

@@ -204,7 +204,7 @@ class Submission(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """The job in which a run goes on after the job `of`, which queued it; if it could not, `problem` says why."""
+    """The job that continues a run after the job `of`, which queued it; if there is none, `problem` is the reason."""
 
     of: str
     job_id: str

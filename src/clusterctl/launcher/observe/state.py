@@ -221,7 +221,7 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State
 
 
 def state_of_job(state: JobState) -> State:
-    """The state of a plain job, about which there are no files; TRAINING for one that runs, whatever it does."""
+    """The state of a plain job, which has no run directory; TRAINING for any job that is running."""
     if state.waiting:
         return State.QUEUED
     if state is JobState.COMPLETED:

@@ -2,7 +2,7 @@
 
 Everything is passed on, and nothing of ours reaches a task through its environment. Only the program's name is
 preceded by `script_task`, in the same folder, and only where that changes nothing for the task
-(docs/decisions/batch-scripts.md): whatever is not known here passes untouched.
+(docs/decisions/batch-scripts.md): options that it does not know pass untouched.
 """
 
 from __future__ import annotations

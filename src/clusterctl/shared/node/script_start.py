@@ -72,7 +72,7 @@ def begin(run: Path, environment: Environment) -> bool:
         "start": int(time.time()),
     }
     write(attempt / "host.json", record)
-    # Slurm opens the script's output where the script says, and this process has it.
+    # Slurm has opened the output files that the script names, as this process's own output.
     out, err = (Path(f"/proc/self/fd/{descriptor}").readlink() for descriptor in (1, 2))
     for name, target in (("script.out", out), ("host.log", err), *([("script.err", err)] if err != out else [])):
         if target.is_file():  # not /dev/null
