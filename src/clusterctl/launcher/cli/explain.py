@@ -28,8 +28,8 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     smallest change that would let it start now. For a running run: whether all ranks are making progress, which rank is
     stuck, and which ranks slow the others down.
 
-    JOBID is any Slurm job, such as 123 or 123_4, whoever submitted it and however. FILE is the output of one, as a path
-    or with a dot in its name, or two of them if stderr has its own; that needs no Slurm.
+    JOBID is any Slurm job, such as 123 or 123_4, no matter how it was submitted, or by whom. FILE is a job's output
+    file, with a slash or a dot in its name; name two if stderr has its own. Files need no Slurm.
 
     \b
     Examples:
