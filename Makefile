@@ -90,7 +90,12 @@ $(SITE)/.ready: pyproject.toml
 test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
-	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+
+.PHONY: test-matrix
+test-matrix: setup packages $(RECIPES)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
+	@tests/install.sh docker shells allocators
+	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile
 
 .PHONY: test-faults
 test-faults: setup packages ## Every fault on every training, and 19,300 damaged run directories

@@ -24,6 +24,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("back_end", [*BACK_ENDS, *far], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A long scenario runs on a real Slurm in `make test-long`, and in other ways only in `make test-matrix`."""
+    ways = {item: _way(item) for item in items}
+    on_slurm = {scenario for scenario, back_end in ways.values() if back_end == "sandbox"}
+    for item, (scenario, back_end) in ways.items():
+        if back_end in ("emulator", "far") and scenario in on_slurm and item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.matrix)
+
+
+def _way(item: pytest.Item) -> tuple[str, str]:
+    """The scenario with its other parameters, and its back end, if it has one."""
+    name, _, parameters = item.nodeid.partition("[")
+    parts = parameters.rstrip("]").split("-")
+    back_end = next((part for part in parts if part in ("emulator", "sandbox", "far")), "")
+    return f"{name} {[part for part in parts if part != back_end]}", back_end
+
+
 @pytest.fixture
 def back_end(request: pytest.FixtureRequest) -> str:
     return str(request.param)

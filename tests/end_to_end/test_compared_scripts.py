@@ -73,7 +73,7 @@ SCRIPTS = scripts()
 
 
 def marked(place: int, script: Script) -> Any:
-    return pytest.param(script, id=script.name, marks=[] if place % EVERY == 0 else pytest.mark.long)
+    return pytest.param(script, id=script.name, marks=[] if place % EVERY == 0 else [pytest.mark.long, pytest.mark.matrix])
 
 
 def prepare(stage: Stage, script: Script) -> None:

@@ -236,6 +236,7 @@ def test_a_superseded_attempt_exits_and_does_not_finish_the_run(late: Stage, set
 
 
 @pytest.mark.long
+@pytest.mark.faults  # a quarter of an hour of waits
 def test_a_warned_training_has_the_losses_of_an_uninterrupted_one(late: Stage, settings: Settings) -> None:
     calm = Stage(late.cluster, late.folder, late.environment | {"CLUSTERCTL_RUNS": str(late.folder / "prompt")})
     uninterrupted = calm.submit(late.write_job("calm", TRAINING), "--wait")

@@ -41,7 +41,7 @@ def losses(steps: list[dict[str, Any]]) -> list[float]:
     return [line["loss"] for line in steps]
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "labor"])
+@pytest.mark.parametrize("sampling", ["uniform", pytest.param("labor", marks=pytest.mark.matrix)])
 def test_two_four_and_eight_ranks_have_the_losses_of_one(stage: Stage, sampling: str) -> None:
     def trained(name: str, nodes: int, tasks_per_node: int, data: str) -> tuple[list[dict[str, Any]], float]:
         text = job(nodes, tasks_per_node, data, sampling)
