@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("words", ["ruff check .", "ruff format --check .", "mypy"])
+@pytest.mark.parametrize(
+    "words", ["ruff check .", "ruff format --check .", "mypy src", pytest.param("mypy", marks=pytest.mark.long)]
+)
 def test_the_source_passes_ruff_and_mypy(words: str) -> None:
     program, *rest = words.split()
     done = subprocess.run(

@@ -89,6 +89,7 @@ assert clusterctl.runs.log is clusterctl.program.log
     assert python(code) == ""
 
 
+@pytest.mark.long
 def test_a_typed_program_is_checked_by_mypy(tmp_path: Path) -> None:
     """mypy --strict finds a wrong keyword and wrong attributes, and nothing else."""
     (tmp_path / "program.py").write_text(

@@ -39,6 +39,7 @@ def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> 
     assert all(re.fullmatch(r"\d+\.\d{3}", number) for row in rows for number in row.split()[3:])
 
 
+@pytest.mark.long
 def test_a_notebook_cell_prints_nothing_and_does_not_change_its_process(desk: Desk) -> None:
     small = {"train.epochs": 5, "resources.nodes": 1, "resources.tasks_per_node": 1}
     before = [signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scenario import ON_BOTH, Stage, wait_until
+from support.scenario import Stage, wait_until
 
 from clusterctl.launcher.emulator.install import ensure_stand_ins
 from clusterctl.shared.spec import Emulator
@@ -41,7 +41,6 @@ def state(stage: Stage, job: str) -> str:
     return stage.slurm("squeue", "-h", "--states=all", "-j", job, "-o", "%T").strip()
 
 
-@ON_BOTH
 def test_a_job_is_explained_while_it_waits_runs_and_after_its_end(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     step = f"echo begin\nsrun --kill-on-bad-exit=0 {sys.executable} train.py"
@@ -79,7 +78,6 @@ def test_a_job_is_explained_while_it_waits_runs_and_after_its_end(stage: Stage) 
     assert "KeyError: 'author'" in alone.stdout
 
 
-@ON_BOTH
 def test_an_array_shows_the_element_that_failed_and_its_reason(stage: Stage) -> None:
     text = 'echo "element $SLURM_ARRAY_TASK_ID"\n'
     text += '[ $SLURM_ARRAY_TASK_ID = 1 ] && { echo "data set not found: /data/x" >&2; exit 3; }\nexit 0'
@@ -95,7 +93,6 @@ def test_an_array_shows_the_element_that_failed_and_its_reason(stage: Stage) -> 
     assert log.stdout == "out element 1\nerr data set not found: /data/x\n"
 
 
-@ON_BOTH
 def test_the_job_of_a_run_leads_to_the_run(stage: Stage) -> None:
     run = stage.submit(
         stage.write_job("ours", 'workload = "command"\nargv = ["python", "-c", "raise SystemExit(3)"]\n')
@@ -106,7 +103,6 @@ def test_the_job_of_a_run_leads_to_the_run(stage: Stage) -> None:
 
 
 @pytest.mark.long
-@ON_BOTH
 def test_a_time_limit_is_certain(stage: Stage) -> None:
     job = sbatch(stage, "long", "echo begin; sleep 600", "-t1")
     wait_until(lambda: state(stage, job) == "TIMEOUT", 150, "the time limit")

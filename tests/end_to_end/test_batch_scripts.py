@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.scenario import Stage, wait_until
 
 from clusterctl.launcher.observe.run_names import job_name
@@ -48,6 +49,7 @@ def test_a_script_runs_as_it_is_and_is_a_run(stage: Stage) -> None:
     assert json.loads(listed.stdout)["jobs"] == [], "its job is the run's"
 
 
+@pytest.mark.long
 def test_a_sweep_varies_variables_and_arguments(stage: Stage) -> None:
     script = write(stage, 'echo "LR=$LR $*"\n')
     words = ("--sweep", "env.LR=1,2", "--sweep", "seed=5,6", "--wait", "--", "--seed", "{seed}")
@@ -80,6 +82,7 @@ def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> Non
     assert "train.py" in found["traceback"]
 
 
+@pytest.mark.long
 def test_a_script_without_srun_is_explained_by_its_output(stage: Stage) -> None:
     run = stage.submit(write(stage, "echo begin\npython3 -c 'import no_such_module'\n"))
     stage.wait_for_stage(run, "failed")
@@ -88,6 +91,7 @@ def test_a_script_without_srun_is_explained_by_its_output(stage: Stage) -> None:
     assert found["rank"] is None
 
 
+@pytest.mark.long
 def test_a_script_ended_by_a_signal_fails_the_wait(stage: Stage) -> None:
     done = stage.call("submit", write(stage, "kill -TERM $$\n"), "--cluster", stage.cluster, "--wait")
     assert done.returncode == 1
@@ -110,6 +114,7 @@ def test_a_running_script_is_cancelled_resumed_and_followed_by_another(stage: St
     assert [attempt.number for attempt in run.attempts()] == [0, 1]
 
 
+@pytest.mark.long
 def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     run = stage.submit(write(stage, f'echo "start ${{SLURM_RESTART_COUNT:-0}}"\n{UNTIL_A_FILE}'))
     stage.wait_for_stage(run, "training")
@@ -120,6 +125,7 @@ def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     assert "start 1" in logs(stage, run)
 
 
+@pytest.mark.long
 def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
     run = stage.submit(
         write(stage, 'if [ "$1" != again ]; then sbatch --output=other.out "$0" again; fi\nsrun echo "$1"\n')
@@ -131,6 +137,7 @@ def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
     assert stage.status(run)["stage"] == "finished"
 
 
+@pytest.mark.long
 def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
     run = stage.submit(write(stage, f"{TWO_BY_TWO}command -v srun\nsrun echo here\n"), "--set", "see_ranks=false")
     stage.wait_for_stage(run, "finished")
@@ -138,6 +145,7 @@ def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
     assert not (run.attempt(0).path / "logs").exists()
 
 
+@pytest.mark.long
 def test_what_one_output_shows_of_several_ranks_is_never_certain(stage: Stage) -> None:
     """Another rank may have written the last words."""
     failing = """srun -K python3 -c 'import os, time

@@ -86,6 +86,7 @@ print(helper.GREETING, package.new.NAME, os.environ["OWN"], os.path.realpath(hel
         assert any(name.endswith("run.json") for name in archive.getnames())
 
 
+@pytest.mark.long
 def test_a_running_run_is_followed_attached_to_and_cancelled(stage: FarStage) -> None:
     text = "import time; print('up', flush=True); time.sleep(600)"
     follow = stage.begin("submit", stage.write_job("long", program(text)), "--cluster", "far", "--follow")
@@ -256,6 +257,7 @@ def test_the_shipped_cora_job_trains_there(stage: FarStage) -> None:
     assert stage.status(run)["stage"] == "finished"
 
 
+@pytest.mark.long
 def test_the_remote_dashboard_opens_here(stage: FarStage) -> None:
     run = stage.do("submit", "cora", "--hold").strip()
     showing = stage.begin("dashboard", "--cluster", "far")

@@ -74,6 +74,7 @@ def test_a_remote_sweep_behaves_like_a_local_one(here: FarStage) -> None:
     assert [[str(line) for line in run.logs()] for run in sweep.runs] == [["1"], ["2"]]
 
 
+@pytest.mark.long
 def test_several_clusters_are_shown_together_and_an_unreachable_one_with_its_last_status(far_stage: FarStage) -> None:
     run = far_stage.do("submit", "--wait", "--", "python", "-c", WRITES).strip()
     both = far_stage.call("status", "--cluster", "far,local", "-o", "json")

@@ -176,6 +176,7 @@ def test_submit_survives_a_broken_connection_while_clusterctl_is_copied(far_shar
             assert [path for path in far.installed.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.long
 def test_logs_and_status_continue_after_a_break_without_repeating_lines(stage: FarStage) -> None:
     program = "import os, time\nfor i in range(100000):\n print('line', i, flush=True)\n time.sleep(0.05)"
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("talking", JOB.replace(

@@ -44,6 +44,7 @@ def messages(stage: FarStage) -> str:
     return done.stderr
 
 
+@pytest.mark.long
 def test_clusterctl_is_copied_once_and_again_if_damaged(stage: FarStage) -> None:
     assert COPYING in messages(stage)
     assert COPYING not in messages(stage)

@@ -111,6 +111,7 @@ sys.stdin.buffer.read()
 """
 
 
+@pytest.mark.long
 def test_an_impostor_learns_nothing_and_its_escape_sequences_are_removed(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared) as far, staged(far, tmp_path) as stage:
         stage.do("nodes")

@@ -89,6 +89,7 @@ def test_a_background_command_does_not_prompt(shell: Terminal, stage: FarStage) 
     assert "error: far: ssh does not trust this host" in "".join(shell.lines())
 
 
+@pytest.mark.long
 def test_the_monitor_reacts_to_keys_and_terminal_resizes(shell: Terminal, stage: FarStage) -> None:
     connect(shell)
     run = stage.do("submit", "cora", "--hold").strip()

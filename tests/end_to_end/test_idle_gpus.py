@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from support.scenario import Stage
 
 NVML = """
@@ -38,6 +39,7 @@ PYTHONPATH = "{stand_in}"
 """
 
 
+@pytest.mark.long
 def test_a_run_with_idle_gpus_is_ended_and_why_is_certain_of_the_cause(stage: Stage) -> None:
     stand_in = stage.folder / "stand_in"
     stand_in.mkdir()

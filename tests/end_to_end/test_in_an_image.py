@@ -60,6 +60,7 @@ def test_a_rank_failing_in_the_image_keeps_its_exit_code_and_ends_the_others(
     assert json.loads(run.attempt(0).host_json.read_text())["exit_code"] != 0
 
 
+@pytest.mark.long
 def test_the_warning_signal_reaches_the_program_in_the_image(stage: Stage, thin_image: ThinImage) -> None:
     program = """
 import signal, sys, time
@@ -95,6 +96,7 @@ def test_no_part_of_the_image_remains_on_the_nodes(
     wait_until(lambda: (done := sandbox.try_to(*look)).returncode == 0 and thin_image.path.stem not in done.stdout, 60)
 
 
+@pytest.mark.long
 def test_code_image_runs_the_images_own_code(stage: Stage, thin_image: ThinImage) -> None:
     (stage.folder / "helper.py").write_text("raise SystemExit('the snapshot')\n")
     program = "import os, clusterctl; print(os.getcwd(), clusterctl.__file__)"

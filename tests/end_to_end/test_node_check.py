@@ -87,6 +87,7 @@ def assert_node2_was_excluded(stage: Stage, run: RunDir, problem: str) -> None:
     assert problem in why["history"][0]["cause"]
 
 
+@pytest.mark.long
 def test_healthy_nodes_pass_every_check_and_the_run_starts(stage: Stage, scratch: Path) -> None:
     run = finished(stage, JOB.replace("seconds = 20", "seconds = 60"))
     reports = [read_json(run.attempt(0).check / f"node{number}.json") for number in (1, 2)]

@@ -80,6 +80,7 @@ def test_a_restart_and_a_failure_are_each_notified_once(stage: Stage) -> None:
     assert {path.name for path in run.notified.iterdir()} == {"restarted-0.command.0", "failed-1.command.0"}
 
 
+@pytest.mark.long
 def test_the_watchdog_notifies_of_a_stall_and_the_script_of_the_end(stage: Stage) -> None:
     listener = Listener(stage)
     watchdog = '[watchdog]\naction = "report"\nfloor = 3\nfactor = 2\n'

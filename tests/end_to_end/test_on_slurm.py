@@ -44,7 +44,7 @@ SHOW_GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
         ('gpus_per_node = 2\ngpu_bind = "map_gpu:1,0"', ["1", "0"]),
         # unset by Slurm 22.05, 0,1 since
         pytest.param('gpus_per_node = 2\ngpu_bind = "none"', None, marks=pytest.mark.long),
-        ('gpus_per_task = "1"\ntasks_per_node = 2', ["0", "1"]),
+        pytest.param('gpus_per_task = "1"\ntasks_per_node = 2', ["0", "1"], marks=pytest.mark.long),
     ],
 )
 def test_each_task_sees_the_gpus_that_slurm_gives_it(stage: Stage, resources: str, seen: list[str] | None) -> None:
@@ -53,6 +53,7 @@ def test_each_task_sees_the_gpus_that_slurm_gives_it(stage: Stage, resources: st
     assert shown in ([seen * 2] if seen else [["unset"] * 4, ["0,1"] * 4])
 
 
+@pytest.mark.long
 def test_gpus_can_be_requested_as_gres(stage: Stage) -> None:
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "gres.toml").write_text('kind = "sandbox"\ngpu_request = "gres"\ngpus_per_node = 2\n')
@@ -71,6 +72,7 @@ def test_an_unavailable_gpu_type_is_refused_and_the_available_ones_are_listed(st
     assert "available GPU types: a100" in done.stderr
 
 
+@pytest.mark.long
 def test_a_training_job_that_requests_gpus_and_sees_none_fails_with_a_message(stage: Stage) -> None:
     """The sandbox's GPUs are device files without a device, which causes exactly this error."""
     job = 'workload = "synthetic"\n[resources]\ngpus_per_node = 2\n[train]\navg_num_nodes = 500\n'

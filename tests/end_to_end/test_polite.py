@@ -67,6 +67,7 @@ def submitted(stage: Stage) -> RunDir:
     return stage.submit(stage.write_job("held", 'workload = "command"\nargv = ["true"]\n'), "--hold")
 
 
+@pytest.mark.long
 def test_three_viewers_of_twenty_runs_query_slurm_as_often_as_one_viewer_of_one(
     stage: Stage, sandbox: RunningSandbox
 ) -> None:

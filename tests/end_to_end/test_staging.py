@@ -77,6 +77,7 @@ def reported(stage: Stage, run: RunDir, rank: int, attempt: int = 0) -> dict[str
     return dict(json.loads(stage.log(run, rank, attempt=attempt).splitlines()[-1]))
 
 
+@pytest.mark.long
 def test_ranks_import_from_one_copy_per_node_and_attempt_which_is_removed(stage: Stage, site: Path) -> None:
     job = JOB.format(environment=site / "environment").replace('"train.py"', '"train.py", "again"')
     run = stage.submit(stage.write_job("copied", job), "--hold")

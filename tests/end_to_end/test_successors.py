@@ -81,7 +81,7 @@ def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(st
     wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
 
 
-@pytest.mark.parametrize("when", ["running", "between"])
+@pytest.mark.parametrize("when", ["running", pytest.param("between", marks=pytest.mark.long)])
 def test_cancel_ends_both_jobs(stage: Stage, when: str) -> None:
     run = submit(stage, pace="0.2")
     wait_until(run.successor_json.exists, 60, "its successor")

@@ -189,6 +189,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_jo
     assert_same_result(run, (losses_of(calm), torch.load(calm.weights)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_ranks_whose_connections_break_start_again_in_the_same_job(stage: Stage) -> None:
     run = stage.submit(stage.write_job("cut", JOB))

@@ -186,6 +186,7 @@ def test_a_deadlock_without_logged_steps_is_restarted_if_the_job_asks_for_it(
         assert "main thread sleeping" in event["stacks"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_by_default_such_a_deadlock_is_only_reported(stage: Stage) -> None:
     run = deadlocked(stage, "")
