@@ -331,17 +331,18 @@ class NodeUsage:
         """Update the totals; returns the memory of the run's processes, with shared pages counted once."""
         alone = shared = 0
         seen: dict[int, Counters] = {}
-        for entry in os.scandir(self.root / "proc"):
-            if not entry.name.isdigit():
-                continue
-            with suppress(*_GONE):
-                if entry.stat().st_uid != os.geteuid():
+        with os.scandir(self.root / "proc") as entries:
+            for entry in entries:
+                if not entry.name.isdigit():
                     continue
-                counters = seen[int(entry.name)] = self._look_at(Path(entry.path), self._seen.get(int(entry.name)))
-                if counters.ours:
-                    pages, of_files = map(int, (Path(entry.path) / "statm").read_text().split()[1:3])
-                    alone += pages - of_files
-                    shared = max(shared, of_files)
+                with suppress(*_GONE):
+                    if entry.stat().st_uid != os.geteuid():
+                        continue
+                    counters = seen[int(entry.name)] = self._look_at(Path(entry.path), self._seen.get(int(entry.name)))
+                    if counters.ours:
+                        pages, of_files = map(int, (Path(entry.path) / "statm").read_text().split()[1:3])
+                        alone += pages - of_files
+                        shared = max(shared, of_files)
         self._seen = seen
         return (alone + shared) * _PAGE
 
