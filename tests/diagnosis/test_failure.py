@@ -596,6 +596,16 @@ def test_a_segmentation_fault_is_named() -> None:
     assert "Segmentation fault" in found.cause
 
 
+@pytest.mark.parametrize(
+    "words", ["Aborting, io error and missing step on node 1", "Cannot communicate with node 1.  Aborting job."]
+)
+def test_a_lost_slurmstepd_is_the_cause_and_not_the_tasks_that_srun_killed_then(words: str) -> None:
+    lines = f"srun: error: {words}\nsrun: error: node1: tasks 0-1: Killed"
+    found = cause_of(trace(attempt(*(rank(number, **GONE) for number in range(4)), lines=lines)))
+    assert (found.cause_class, found.node, found.certainty) == (Cause.KILLED, "node2", "likely")
+    assert "slurmstepd on node2" in found.cause
+
+
 def test_an_image_import_failure_is_found_in_the_batch_scripts_log() -> None:
     lines = "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis: printing log"
     diagnosis = judge(trace(attempt(lines=lines, ranks=())))

@@ -412,8 +412,10 @@ def _ranks(ranks: list[int]) -> str:
 # What ended a whole job from outside: a person, Slurm, or a lost node.
 
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
-# slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
-_STEP_GONE = re.compile(r"srun: error: Aborting, io error and missing step on node (?P<index>\d+)")
+# srun has lost its connection to a step's slurmstepd, and slurmd, if it still answers, no longer knows the step.
+_STEP_GONE = re.compile(
+    r"srun: error: (?:Aborting, io error and missing step on|Cannot communicate with) node (?P<index>\d+)"
+)
 _WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
 _SRUN_KILLED = re.compile(
     r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
