@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,25 +12,30 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.subgraphs import SubgraphSampler
+from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
 from clusterctl.engine.training.node_objective import accuracies, best_class, sampler_of, seeds_of, uses_labor
 from clusterctl.engine.training.objective import Objective, class_loss
 from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.pyg_model import PygModel, Signature
-from clusterctl.shared.spec import BUILT_IN
+from clusterctl.engine.training.pyg_library import of_pyg
+from clusterctl.engine.training.pyg_model import PygModel, Signature, with_used_edges
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.engine.graph.features.sources import Fetch
-    from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
     from clusterctl.shared.spec import NodeClassificationTrain
+
+
+_TRIED_SEEDS = 32  # of the forward before the training
 
 
 @dataclass(frozen=True)
@@ -74,35 +79,57 @@ class OwnNodeClassification(OwnSampled[Sample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(train, task)
-        self.classes = graph.num_classes
+        self.classes, layers = graph.num_classes, len(train.fan_out)
         sizes = {"features": graph.num_features, "classes": self.classes}
         is_ours = train.model in BUILT_IN
         if is_ours:
-            model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+            model = built_in(train.model, graph.num_features, self.classes, layers, train.options)
+        elif train.model in PYG_MODELS:
+            model = of_pyg(train.model, graph, layers, train.options)
         else:
-            model = built(train.model, sizes, train.options, len(train.fan_out), lazy=True)
+            model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         is_pygs = not hasattr(self.model, "layer") and Signature(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, self.classes)
+        graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        self.own_training = OwnTraining(self.model, train.model, task)
+        self._whole: Subgraph | None = None
         self._inference: OwnInference | PygInference
         if isinstance(self._own, PygModel):
+            takes_edges = self._graph.edge_weight is not None or self._graph.edge_attr is not None
             self._sampler: Any = SubgraphSampler(
-                self._graph, train.fan_out, train.seed, replace=train.replace, labor=uses_labor(train)
+                *(self._graph, train.fan_out, train.seed),
+                replace=train.replace, labor=uses_labor(train), places=takes_edges,
+            )  # fmt: skip
+            sample = self._sampler.sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
+            x = self._graph.x.index_select(0, sample.places.to(self._graph.x.device)).to(
+                task.device, self._precision.weights
             )
-            self._inference = PygInference(self._own, self._graph, self._features, task)
-            return
-        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
-        self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
-        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        if not self._own.by_layer and task.place.rank == 0:
-            print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
-        if not is_ours:
-            self._inference.warn_if_pieces_differ()
+            self._own.begin(sample, x, quiet=task.place.rank > 0 or train.batch == "graph")
+            self._inference = PygInference(self._own, self._graph, self._features, task, layers, train.hops)
+            if train.batch == "graph":
+                if task.place.world_size > 1:
+                    hint = "use one rank, or leave train.batch out"
+                    raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
+                self._whole = whole(self._graph)
+        else:
+            check_not_lazy(self.model, train.model, "give their sizes: the model is made with the number of features")
+            if train.batch == "graph" or train.hops:
+                key = 'batch = "graph"' if train.batch == "graph" else "hops"
+                hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
+                raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
+            # A user-defined layer takes edges without padding, whose number is known only on the GPU.
+            self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
+            self._inference = OwnInference(self._own, self._graph, self._features, layers, task)
+            if not self._own.by_layer and task.place.rank == 0:
+                how = "it is evaluated on whole neighbourhoods, which takes longer"
+                print(f"{train.model} has no layer(i, hop, x): {how}")
+            if not is_ours:
+                self._inference.warn_if_pieces_differ()
+        self.own_training = OwnTraining(self.model, train.model, task)
 
     @property
     def seeds(self) -> Tensor:
@@ -110,6 +137,10 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
+        if self._whole is not None:
+            randomness = (self._seed, batch.epoch, batch.step)
+            whole_graph = replace(self._whole, wanted=batch.seeds, randomness=randomness)
+            return Sample(self._features.fetch(whole_graph.places), [whole_graph])
         if isinstance(self._own, PygModel):
             subgraph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
             return Sample(self._features.fetch(subgraph.places), [subgraph])
@@ -126,7 +157,10 @@ class OwnNodeClassification(OwnSampled[Sample]):
         self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            predicted = self._inference.rows(own, best_class) if self._own.by_layer else self._at_once(own, splits)
+            if isinstance(self._inference, OwnInference) and self._own.by_layer:
+                predicted = self._inference.rows(own, best_class)
+            else:
+                predicted = self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:

@@ -7,6 +7,7 @@ from clusterctl.shared.spec.records import from_record, to_record
 from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
+    PYG_MODELS,
     SCRIPT,
     WORKLOADS,
     CommandTrain,
@@ -27,6 +28,7 @@ from clusterctl.shared.spec.train import (
 __all__ = [
     "BUILT_IN",
     "PROFILED_STEPS",
+    "PYG_MODELS",
     "SCRIPT",
     "WORKLOADS",
     "Batches",
