@@ -19,16 +19,15 @@ from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.pyg_inference import PygInference
 from clusterctl.engine.training.pyg_library import of_pyg
-from clusterctl.engine.training.pyg_model import PygModel, Signature, with_used_edges
+from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.engine.graph.features.sources import Fetch
+    from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
-    from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
@@ -69,6 +68,64 @@ class OwnSampled(Objective[S]):
             return self._own.where_it_breaks(prepared.hops, gathered)
 
 
+class _ByHops:
+    """How a model with `layer(i, hop, x)` or `forward(hops, x)` is trained and evaluated."""
+
+    def __init__(
+        self, own: OwnModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        check_not_lazy(own.model, own.name, "give their sizes; the model is made with the number of features")
+        if train.batch == "graph" or train.hops:
+            key = 'batch = "graph"' if train.batch == "graph" else "hops"
+            hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
+            raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
+        is_ours = train.model in BUILT_IN
+        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
+        self._sampler = sampler_of(graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
+        self._seed = train.seed
+        self.inference = OwnInference(own, graph, features, len(train.fan_out), task)
+        if not own.by_layer and task.place.rank == 0:
+            print(f"{own.name} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
+        if not is_ours:
+            self.inference.warn_if_pieces_differ()
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the hops."""
+        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
+
+
+class _ByGraph:
+    """How a model with `forward(x, edge_index)` is trained and evaluated."""
+
+    def __init__(
+        self, own: PygModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        self._whole, self._seed = whole(graph) if train.batch == "graph" else None, train.seed
+        if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
+            hint = "use one rank, or leave train.batch out"
+            raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
+        self._sampler = SubgraphSampler(
+            graph,
+            train.fan_out,
+            train.seed,
+            replace=train.replace,
+            labor=uses_labor(train),
+            places=graph.edge_weight is not None or graph.edge_attr is not None,
+        )
+        tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
+        own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
+        self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the subgraph."""
+        if self._whole:
+            graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
+        else:
+            graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return graph.places, [graph]
+
+
 class OwnNodeClassification(OwnSampled[Sample]):
     """Trains the model `train.model` to classify nodes."""
 
@@ -81,54 +138,25 @@ class OwnNodeClassification(OwnSampled[Sample]):
         super().__init__(train, task)
         self.classes, layers = graph.num_classes, len(train.fan_out)
         sizes = {"features": graph.num_features, "classes": self.classes}
-        is_ours = train.model in BUILT_IN
-        if is_ours:
+        if train.model in BUILT_IN:
             model = built_in(train.model, graph.num_features, self.classes, layers, train.options)
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:
             model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
-        is_pygs = not hasattr(self.model, "layer") and Signature(self.model).is_pygs
+        is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, self.classes)
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        self._whole: Subgraph | None = None
-        self._inference: OwnInference | PygInference
         if isinstance(self._own, PygModel):
-            takes_edges = self._graph.edge_weight is not None or self._graph.edge_attr is not None
-            self._sampler: Any = SubgraphSampler(
-                *(self._graph, train.fan_out, train.seed),
-                replace=train.replace, labor=uses_labor(train), places=takes_edges,
-            )  # fmt: skip
-            sample = self._sampler.sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
-            x = self._graph.x.index_select(0, sample.places.to(self._graph.x.device)).to(
-                task.device, self._precision.weights
-            )
-            self._own.begin(sample, x, quiet=task.place.rank > 0 or train.batch == "graph")
-            self._inference = PygInference(self._own, self._graph, self._features, task, layers, train.hops)
-            if train.batch == "graph":
-                if task.place.world_size > 1:
-                    hint = "use one rank, or leave train.batch out"
-                    raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
-                self._whole = whole(self._graph)
+            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
         else:
-            check_not_lazy(self.model, train.model, "give their sizes: the model is made with the number of features")
-            if train.batch == "graph" or train.hops:
-                key = 'batch = "graph"' if train.batch == "graph" else "hops"
-                hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
-                raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
-            # A user-defined layer takes edges without padding, whose number is known only on the GPU.
-            self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
-            self._inference = OwnInference(self._own, self._graph, self._features, layers, task)
-            if not self._own.by_layer and task.place.rank == 0:
-                how = "it is evaluated on whole neighbourhoods, which takes longer"
-                print(f"{train.model} has no layer(i, hop, x): {how}")
-            if not is_ours:
-                self._inference.warn_if_pieces_differ()
+            self._form = _ByHops(self._own, self._graph, self._features, train, task)
+        self._inference = self._form.inference
         self.own_training = OwnTraining(self.model, train.model, task)
 
     @property
@@ -137,16 +165,8 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
-        if self._whole is not None:
-            randomness = (self._seed, batch.epoch, batch.step)
-            whole_graph = replace(self._whole, wanted=batch.seeds, randomness=randomness)
-            return Sample(self._features.fetch(whole_graph.places), [whole_graph])
-        if isinstance(self._own, PygModel):
-            subgraph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-            return Sample(self._features.fetch(subgraph.places), [subgraph])
-        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        fetch = self._features.fetch(blocks[0].nodes)
-        return Sample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+        places, inputs = self._form.sample(batch)
+        return Sample(self._features.fetch(places), inputs)
 
     def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
         return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)

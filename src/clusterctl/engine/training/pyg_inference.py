@@ -61,8 +61,9 @@ class PygInference:
         if not self._hops:
             yield nodes, self._of_whole().index_select(0, nodes)
             return
+        free = free_memory(self._task.device)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
-            for piece in self._fitting(seeds):
+            for piece in self._fitting(seeds, free):
                 x = self._features.fetch(piece.places).rows()
                 yield piece.places[: piece.seeds], self._own.outputs([piece], x)
         self._features.settle()
@@ -84,13 +85,13 @@ class PygInference:
             dist.broadcast(rows, 0)
         return rows
 
-    def _fitting(self, seeds: Tensor) -> Iterator[Subgraph]:
-        """Pieces of these seeds, of fewer at once if all do not fit into memory."""
+    def _fitting(self, seeds: Tensor, free: int) -> Iterator[Subgraph]:
+        """Pieces of these seeds, of fewer at once if all do not fit into `free` bytes."""
         piece = neighbourhood(self._graph, seeds, self._hops)
         needed = self._need.of(len(piece.places), piece.edge_index.size(1))
-        if len(seeds) > 1 and needed > free_memory(self._task.device):
+        if len(seeds) > 1 and needed > free:
             for half in seeds.tensor_split(2):
-                yield from self._fitting(half)
+                yield from self._fitting(half, free)
         else:
             yield piece
 
@@ -126,14 +127,10 @@ class PygInference:
         sample = replace(sampler.sample(seeds, 0, 0), rows_by_depth=(), edges_by_depth=(), randomness=None)
         assert sample.edges is not None
         bare = replace(sample, edge_index=sample.edge_index[:, :0], edges=sample.edges[:0])
-        x = self._stored(sample.places)
+        x = self._own.stored(self._graph, sample.places)
         rows, edges = len(x), sample.edge_index.size(1)
         need = measured(lambda whole: self._own.outputs([sample if whole else bare], x.clone()), rows, edges)
         return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
-
-    def _stored(self, nodes: Tensor) -> Tensor:
-        rows = self._graph.x.index_select(0, nodes.to(self._graph.x.device))
-        return rows.to(self._task.device, next(self._own.model.parameters()).dtype)
 
     def _settled(self, need: Need, free: int) -> tuple[int, str]:
         """The hops on which the outputs depend; 0, and the reason, if that is unknown or without a bound."""
@@ -160,7 +157,7 @@ class PygInference:
         return hops, ""
 
     def _outputs(self, piece: Subgraph) -> Tensor:
-        return self._own.outputs([piece], self._stored(piece.places))
+        return self._own.outputs([piece], self._own.stored(self._graph, piece.places))
 
     def _compare(self, hops: int) -> None:
         """Print a line if a piece of this many hops gives other outputs than the whole graph."""

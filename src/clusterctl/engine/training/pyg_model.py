@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
 from clusterctl.engine.training.own_model import OwnModel, check_not_lazy, described
 from clusterctl.engine.training.state import untrained
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch import nn
-
-    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
 
-OF_EDGES = ("edge_weight", "edge_attr")
-_TRIMS = {
-    "num_sampled_nodes_per_hop": "rows_by_depth",
-    "num_sampled_edges_per_hop": "edges_by_depth",
-}
-_KNOWN = ("x", "edge_index", *OF_EDGES, "batch", "batch_size", "n_id", *_TRIMS)
+_MOST_LAYERS = 64  # of a model that trims hops by itself
+_NO_FORWARD = Forward.of(nn.Module().forward).rest
 _NOISE = 0.1  # added to the weights when outputs are compared: fresh ones may be zero
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the largest output: rounding stays below
-_SPARSE = ("adj_t", "adj", "adjs")
 
 
-class Signature:
-    """What the `forward` of a model takes."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.parameters = dict(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
-
-    @property
-    def required(self) -> list[str]:
-        return [name for name, one in self.parameters.items() if one.default is one.empty and not _is_rest(one)]
-
-    @property
-    def takes_data(self) -> bool:
-        """Whether it takes a `Data`."""
-        return len(self.required) == 1 and self.required[0] not in (*_KNOWN, *_SPARSE)
-
-    @property
-    def is_pygs(self) -> bool:
-        """Whether it is one of PyG's forms, and not `forward(hops, x)`."""
-        names = self.required
-        return self.takes_data or not names or "edge_index" in self.parameters or names[0] in (*_KNOWN, *_SPARSE)
-
-    def check(self, name: str) -> None:
-        """Raise TaskError if nobody can fill an argument."""
-        written = f"forward({', '.join(map(str, self.parameters.values()))})"
-        for argument, one in self.parameters.items():
-            if argument in _SPARSE and argument in self.required:
-                hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
-                raise TaskError(f"{name}: {written}: {argument} is not supported", hint, Cause.USER)
-            if one.kind is one.VAR_POSITIONAL:
-                hint = "name its arguments, such as forward(self, x, edge_index)"
-                raise TaskError(f"{name}: {written}: it is unknown what *{argument} takes", hint, Cause.USER)
-        unknown = [] if self.takes_data else [one for one in self.required if one not in _KNOWN]
-        if self.required[1:2] == ["edge_index"]:
-            unknown = [one for one in unknown if one != self.required[0]]
-        if unknown or not self.required:
-            what = f"nobody fills {', '.join(unknown)}" if unknown else "it takes nothing"
-            hint = f"it may take {', '.join(_KNOWN)}, or one Data; give others a default"
-            raise TaskError(f"{name}: {written}: {what}", hint, Cause.USER)
-
-
-def _is_rest(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+def forward_of(model: nn.Module) -> Forward:
+    """What the `forward` of a model takes; that of the original of one that `torch.compile` made."""
+    return Forward.of(getattr(model, "_orig_mod", model).forward)
 
 
 class PygModel(OwnModel):
@@ -84,19 +38,23 @@ class PygModel(OwnModel):
 
     def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
         super().__init__(model, name, classes)
-        self.signature = Signature(model)
-        self.signature.check(name)
+        self.forward = forward_of(model)
+        if self.forward.rest == _NO_FORWARD:
+            raise TaskError(f"{name} has no forward", "write forward(self, x, edge_index)", Cause.USER)
+        if self.forward.problem:
+            what, hint = self.forward.problem
+            raise TaskError(f"{name}: {what}", hint, Cause.USER)
         self.by_layer, self.trims = False, False
 
     def takes(self, name: str) -> bool:
         """Whether the model uses this attribute of edges."""
-        if self.signature.takes_data:
+        if self.forward.takes_data:
             return True
         model = getattr(self.model, "_orig_mod", self.model)
         if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
             return False
         layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
-        return name in self.signature.parameters and not (
+        return name in self.forward.names and not (
             name == "edge_attr" and layers and getattr(layers[0], "edge_dim", 0) is None
         )
 
@@ -110,7 +68,7 @@ class PygModel(OwnModel):
             evaluated = replace(sample, randomness=None)
             plain = self.outputs([evaluated], x.clone())
             check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
-            if set(_TRIMS) <= set(self.signature.parameters):
+            if set(TRIMS) <= set(self.forward.names):
                 with other_weights(self.model):
                     plain = self.outputs([evaluated], x.clone())
                     self.trims = True
@@ -120,6 +78,11 @@ class PygModel(OwnModel):
                         self.trims = False
             if not quiet:
                 self._print_what_varies(sample, x)
+
+    def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
+        """The features of these nodes (int64) as they are stored, in the precision of the weights."""
+        weights = next(self.model.parameters())
+        return graph.x.index_select(0, places.to(graph.x.device)).to(weights.device, weights.dtype)
 
     def _print_what_varies(self, sample: Subgraph, x: Tensor) -> None:
         with _kept(untrained(self.model)):
@@ -168,23 +131,23 @@ class PygModel(OwnModel):
         for name in OF_EDGES:
             values = subgraph.of_edges(name) if self.takes(name) else None
             found[name] = values if values is None else values.to(x.device, x.dtype)
-        named = self.signature.parameters
         found["batch_size"] = subgraph.seeds
-        if self.signature.takes_data:
+        if self.forward.takes_data:
             from torch_geometric.data import Data  # late: only for such models, which import it anyway
 
             return [Data(**{name: value for name, value in found.items() if value is not None})], {}
-        if "batch" in self.signature.required:  # one graph
+        if "batch" in self.forward.required:  # one graph
             found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
-        elif "batch" in named:
+        elif "batch" in self.forward.names:
             del found["batch_size"]
-        for name, of in _TRIMS.items():
-            if name in self.signature.required or self.trims:
-                found[name] = list(getattr(subgraph, of)) or None
-        first, *others = named
-        if first not in _KNOWN:
-            found[first] = found.pop("x")
-        return [], {name: found[name] for name in (first, *others) if found.get(name) is not None}
+        needs_counts, by_depth = set(TRIMS) & set(self.forward.required), bool(subgraph.rows_by_depth)
+        if needs_counts or (self.trims and by_depth):
+            counts = subgraph.rows_by_depth, subgraph.edges_by_depth
+            if not by_depth:  # on whole neighbourhoods nothing may be trimmed
+                counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
+            found |= dict(zip(TRIMS, map(list, counts), strict=True))
+        found[self.forward.features] = x
+        return [], {name: found[name] for name in self.forward.names if found.get(name) is not None}
 
     def where_it_breaks(self, hops: Sequence[Subgraph], x: Tensor) -> str:  # type: ignore[override]  # noqa: ARG002
         """The first part of the model with a NaN or infinity; empty if it is the data."""
@@ -248,7 +211,7 @@ def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
     used = [name for name in given if isinstance(own, PygModel) and own.takes(name)]
     if isinstance(own, PygModel):
         for name in OF_EDGES:
-            if name in own.signature.required and name not in given:
+            if name in own.forward.required and name not in given:
                 hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
                 raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
     if (unused := [name for name in given if name not in used]) and not quiet:
