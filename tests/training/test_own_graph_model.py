@@ -18,12 +18,13 @@ from torch_geometric.data import Batch as PygBatch
 from torch_geometric.data import Data as PygData
 from torch_geometric.nn import GINConv, global_add_pool
 
+from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.graph_objective import OwnGraphClassification
-from clusterctl.engine.workloads.graph_classification import collection_of, recipe
+from clusterctl.engine.workloads.graph_classification import recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir

@@ -15,9 +15,9 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.data.own_data import own_recipe, prepared
+from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.workloads.graph_classification import collection_of
 from clusterctl.engine.workloads.link_prediction import link_graph
 from clusterctl.engine.workloads.node_classification import graph_of, relations_of
 from clusterctl.shared import spec

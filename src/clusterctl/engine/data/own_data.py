@@ -94,6 +94,17 @@ class Given:
             raise self.wrong(f"it returned {type(result).__name__}", hints.get(_kind(result), hint))
         return result
 
+    def parts(self, result: Any, is_part: Callable[[Any], bool]) -> dict[str, Any]:
+        """The splits that a `result` has itself, as a dict of "train", "val" and "test" or three of what `is_part`."""
+        if isinstance(result, dict):
+            if set(result) == set(SPLITS):
+                return {split: result[split] for split in SPLITS}
+            keys = ", ".join(map(str, result)) or "no keys"
+            hint = 'for splits of your own, return {"train": ..., "val": ..., "test": ...}'
+            raise self.wrong(f"it returned dict with {keys}", hint)
+        is_split = isinstance(result, tuple | list) and len(result) == len(SPLITS) and all(map(is_part, result))
+        return dict(zip(SPLITS, result, strict=True)) if is_split else {}
+
     def several(self, result: Any, hint: str) -> list[Any]:
         """The graphs in a data set, a list or a batch."""
         if hasattr(result, "to_data_list"):  # a batch
@@ -254,6 +265,11 @@ class Given:
         left = sorted({attribute for store in stores for attribute in _attributes(store)} - {*used, "num_nodes"})
         if left:
             self.notes.append(f"{where}{', '.join(left)} {'is' if len(left) == 1 else 'are'} not used")
+
+
+def is_graph(value: Any, *kinds: str) -> bool:
+    """Whether `value` is an instance of one of these classes of PyG, or, without any, of Data or HeteroData."""
+    return _kind(value) in (kinds or ("Data", "HeteroData"))
 
 
 def _kind(value: Any) -> str:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import mean, pstdev
-from typing import TYPE_CHECKING, Any, cast
-
-import torch
+from typing import TYPE_CHECKING, cast
 
 from clusterctl.engine.data import tu
-from clusterctl.engine.data.own_data import Given, own_recipe, prepared
-from clusterctl.engine.graph.collection import Collection, joined_graphs
-from clusterctl.engine.graph.storage import compressed
+from clusterctl.engine.data.own_data import own_recipe, prepared
+from clusterctl.engine.data.own_graphs import collection_of
+from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.graph_objective import GraphClassification, OwnGraphClassification
@@ -57,39 +55,3 @@ def recipe(data: Data) -> Recipe[Collection]:
     if data.load is not None:
         return own_recipe(data, collection_of)
     return tu.recipe(data.root)
-
-
-def collection_of(result: Any, name: str, notes: list[str] | None = None) -> Collection:
-    """The graphs in a sequence of PyG's `Data`: `edge_index`, `y` and, if all have it, `x`. Raises TaskError."""
-    given = Given(name, notes)
-    hint = "return a data set or a list of torch_geometric.data.Data, each with edge_index and one class y"
-    graphs = given.several(result, hint)
-    if not graphs:
-        raise given.wrong("the list is empty", hint)
-    have_x = sum("x" in graph and graph.x is not None for graph in graphs if hasattr(graph, "to_dict"))
-    if 0 < have_x < len(graphs):
-        raise given.wrong(f"{have_x} of {len(graphs)} graphs have x", "give all of them x, or none")
-    features, parts, labels = [], [], []
-    for number, graph in enumerate(graphs):
-        where = f"graph {number}: "
-        if not hasattr(graph, "edge_index"):
-            raise given.wrong(f"{where}it is {type(graph).__name__}, not Data", hint)
-        if have_x:
-            features.append(given.features(graph, where))
-            if features[-1].size(1) != features[0].size(1):
-                what = f"{where}x has {features[-1].size(1)} columns, and graph 0 has {features[0].size(1)}"
-                raise given.wrong(what, "give all graphs the same features")
-        nodes = len(features[-1]) if have_x else int(graph.num_nodes or 0)
-        parts.append((nodes, given.edges(graph, nodes, nodes, where)))
-        y = given.tensor(graph, "y", where)
-        if y.numel() != 1:
-            hint = "choose one: data.y = data.y.view(-1)[:1]"
-            raise given.wrong(f"{where}y has {y.numel()} values, and a graph has one class", hint)
-        labels.append(given.classes(y.reshape(1), where))
-        if int(labels[-1]) < 0:
-            raise given.wrong(f"{where}y is {int(labels[-1])}, which is no class", "leave graphs without a class out")
-    given.unused(graphs, ["x", "y", "edge_index"])
-    bounds, edges = joined_graphs(parts)
-    num_nodes, y = int(bounds[-1]), torch.cat(labels)
-    x = torch.cat(features) if have_x else torch.empty(num_nodes, 0)
-    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=given.number_of_classes(y))
