@@ -36,22 +36,23 @@ _EXACT_IN_FLOAT32 = 1 << 24
 _ROWS_AT_ONCE = 1 << 16
 
 
-def own_recipe(data: Data, made: Callable[[Any, str, list[str]], T]) -> Recipe[T]:
+def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     """How to prepare the data set that `data.load` loads. Raises TaskError.
 
-    `made` converts its result; it gets the function's name, and adds what it does not use to a list.
+    `made(result, name, notes, **reading)` converts its result; it gets the function's name, and adds what it does not
+    use to the list `notes`. `reading` is a part of the prepared data's identity.
     """
     assert data.load is not None
     name = data.load
     load = found(name, "data.load")
-    identity: dict[str, Any] = {"load": name, "root": data.root and str(Path(data.root).resolve())}
+    identity: dict[str, Any] = {"load": name, "root": data.root and str(Path(data.root).resolve())} | reading
     identity["code"] = code_digest(name.partition(":")[0])
     if data.root:
         identity["files"] = list(files_below(Path(data.root)))
 
     def build(scratch: Path) -> T:
         notes: list[str] = []
-        prepared = made(load(data.root and Path(data.root)), name, notes)
+        prepared = made(load(data.root and Path(data.root)), name, notes, **reading)
         if notes:
             (scratch.parent / _NOTES).write_text(f"data.load = {name}: {'; '.join(notes)}\n")
         return prepared
@@ -179,6 +180,37 @@ class Given:
                 raise self.wrong(what, f"number the nodes from 0 to {nodes - 1}")
         return edges
 
+    def answers(self, store: Any, nodes: int, kind: str, where: str = "") -> tuple[Tensor, int]:
+        """`y` of each node, and the number of the model's outputs.
+
+        Of the kind "classes": classes, as in `labels`; "numbers": float [nodes, outputs]; "either": classes if they are
+        one whole number for each node.
+        """
+        if kind == "either":
+            y = self.tensor(store, "y", where)
+            is_whole = not y.is_floating_point() and not y.is_complex() and y.dtype != torch.bool
+            kind = "classes" if is_whole and y.numel() == nodes else "numbers"
+        if kind == "classes":
+            labels = self.labels(store, nodes, where)
+            return labels, self.number_of_classes(labels)
+        y = self.numbers(store, nodes, where)
+        return y, y.size(1)
+
+    def numbers(self, store: Any, rows: int, where: str = "") -> Tensor:
+        """The numbers `y`, float [rows, outputs]; NaN where there is none."""
+        y = self.tensor(store, "y", where)
+        y = y[:, None] if y.dim() == 1 else y
+        if y.dim() != 2 or len(y) != rows or not y.size(1):
+            raise self.wrong(
+                f"{where}y has shape {[*y.shape]}, not [{rows}] or [{rows}, outputs]",
+                "give one row for each, with NaN where a number is unknown",
+            )
+        if y.is_complex():
+            raise self.wrong(f"{where}y is complex", "data.y = torch.view_as_real(data.y).flatten(1)")
+        if bool(y.isinf().any()):
+            raise self.wrong(f"{where}y is infinite", "give finite numbers, or NaN where one is unknown")
+        return y if y.dtype == torch.float64 else y.float()
+
     def labels(self, store: Any, nodes: int, where: str = "") -> Tensor:
         """The classes `y`, int64 [nodes]; below 0 for nodes without one."""
         y = self.tensor(store, "y", where)
@@ -187,7 +219,8 @@ class Given:
         if tuple(y.shape) != (nodes,):
             several = y.dim() == 2 and len(y) == nodes
             hint = (
-                "choose a column, or for one-hot labels: data.y = data.y.argmax(1)"
+                'for several labels or numbers set train.loss, such as "bce_with_logits"; for one-hot classes, '
+                "data.y = data.y.argmax(1)"
                 if several
                 else "give one class each"
             )
@@ -206,9 +239,8 @@ class Given:
                 what = (
                     f"{where}y has values such as {first[0]:.4g}" if first != ["infinity"] else f"{where}y is infinite"
                 )
-                raise self.wrong(
-                    f"{what}, which are no classes", "give classes 0, 1, 2 ...; regression is not supported"
-                )
+                hint = 'give classes 0, 1, 2 ...; for numbers, set train.loss = "mse", "l1" or "huber"'
+                raise self.wrong(f"{what}, which are no classes", hint)
         return y.long()
 
     def number_of_classes(self, labels: Tensor) -> int:
@@ -233,9 +265,12 @@ class Given:
         if not chosen["train"].numel():
             raise self.wrong(f"{where}train_mask chooses no node", "choose some for training")
         if empty := [f"{split}_mask" for split in SPLITS if not chosen[split].numel()]:
-            self.notes.append(f"{where}{' and '.join(empty)} choose no node, so there is no accuracy of them")
+            self.notes.append(f"{where}{' and '.join(empty)} choose no node, so there is no score of them")
         for split, nodes in chosen.items():
-            if bare := int((labels[nodes] < 0).sum()):
+            if labels.is_floating_point():
+                if nodes.numel() and bool(labels[nodes].isnan().all()):
+                    raise self.wrong(f"{where}y is NaN for all nodes in {split}_mask", "leave some of them known")
+            elif bare := int((labels[nodes] < 0).sum()):
                 what = f"{where}{bare} nodes in {split}_mask are without a label"
                 raise self.wrong(what, f"data.{split}_mask = data.{split}_mask & (data.y >= 0)")
         return chosen

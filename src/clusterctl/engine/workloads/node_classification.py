@@ -11,6 +11,7 @@ sample 25 * 10 neighbours per seed, and three that sample 4 * 4 * 4. docs/guides
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
@@ -27,6 +28,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clusterctl.shared.node.events import Context
@@ -46,7 +48,7 @@ def main(context: Context) -> None:
             objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
             fit(objective, train, task)
         return
-    recipe_of_graph = recipe(data)
+    recipe_of_graph = recipe(data, train.reading if isinstance(train, NodeClassificationTrain) else {})
     with joined(context) as task:
         graph = prepared(task, Graph, recipe_of_graph)
         if isinstance(train, NodeTrain):
@@ -55,10 +57,10 @@ def main(context: Context) -> None:
             fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
-def recipe(data: Data) -> Recipe[Graph]:
-    """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
+def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:
+    """How to prepare the data set, once for all ranks and runs; `reading` is for `graph_of`. Raises TaskError."""
     if data.load is not None:
-        found = own_recipe(data, graph_of)
+        found = own_recipe(data, graph_of, **reading)
     elif data.root is not None and ogb.is_here(data.root):
         found = ogb.recipe(data.root, undirected=data.undirected)
     else:
@@ -124,19 +126,23 @@ def relations_of(result: Any, name: str, notes: list[str] | None = None) -> Labe
     )
 
 
-def graph_of(result: Any, name: str, notes: list[str] | None = None) -> Graph:
-    """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError."""
+def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: str = "classes") -> Graph:
+    """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError.
+
+    `answers` is the kind of `y`, as in `Given.answers`.
+    """
     given = Given(name, notes)
     data = given.single(result, "Data")
     x = given.features(data)
     nodes = len(x)
-    edges, labels = given.edges(data, nodes, nodes), given.labels(data, nodes)
-    masks = given.splits(data, labels)
+    edges = given.edges(data, nodes, nodes)
+    y, outputs = given.answers(data, nodes, answers)
+    masks = given.splits(data, y)
     given.unused([data], ["x", "y", "edge_index", *_MASKS])
     return Graph(
         *compressed(edges, nodes, shuffled=True),
         x=x,
-        y=labels,
+        y=y,
         **masks,
-        num_classes=given.number_of_classes(labels),
+        num_classes=outputs,
     )
