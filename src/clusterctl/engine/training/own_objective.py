@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,12 +12,15 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
+from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
-from clusterctl.engine.training.node_objective import sampler_of, seeds_of
+from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
+from clusterctl.engine.training.pyg_inference import PygInference
+from clusterctl.engine.training.pyg_model import PygModel, Signature
 from clusterctl.shared.spec import BUILT_IN
 
 if TYPE_CHECKING:
@@ -34,10 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample: the feature rows, and the hops."""
+    """A sample: the feature rows, and the hops, or one subgraph for a model with `forward(x, edge_index)`."""
 
     fetch: Fetch[Tensor]
-    hops: list[Hop]
+    hops: list[Any]  # Hop or Subgraph
 
 
 S = TypeVar("S", bound=Sample)
@@ -80,9 +83,10 @@ class OwnNodeClassification(OwnSampled[Sample]):
         if is_ours:
             model = built_in(train.model, graph.num_features, outputs, len(train.fan_out), train.options)
         else:
-            model = built(train.model, sizes, train.options)
+            model = built(train.model, sizes, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
-        self._own = OwnModel(self.model, train.model, outputs)
+        is_pygs = not hasattr(self.model, "layer") and Signature(self.model).is_pygs
+        self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
@@ -91,10 +95,17 @@ class OwnNodeClassification(OwnSampled[Sample]):
         self._metric = Metric(train, task.agreeing)
         for split in ("val", "test"):
             self._metric.check(self._graph.y[getattr(self._graph, split)], split)
+        self.own_training = OwnTraining(self.model, train.model, task)
+        self._inference: OwnInference | PygInference
+        if isinstance(self._own, PygModel):
+            self._sampler: Any = SubgraphSampler(
+                self._graph, train.fan_out, train.seed, replace=train.replace, labor=uses_labor(train)
+            )
+            self._inference = PygInference(self._own, self._graph, self._features, task)
+            return
         # A user-defined layer takes edges without padding, whose number is known only on the GPU.
         self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        self.own_training = OwnTraining(self.model, train.model, task)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
         if not is_ours:
@@ -106,6 +117,9 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
+        if isinstance(self._own, PygModel):
+            subgraph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+            return Sample(self._features.fetch(subgraph.places), [subgraph])
         blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
         fetch = self._features.fetch(blocks[0].nodes)
         return Sample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
