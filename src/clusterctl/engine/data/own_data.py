@@ -161,21 +161,21 @@ class Given:
             what = f"{where}num_nodes is {store['num_nodes']}, and x has {nodes} rows"
             raise self.wrong(what, "give x a row for each node, and leave num_nodes out")
 
-    def edges(self, store: Any, targets: int, sources: int, where: str = "") -> Tensor:
-        """`edge_index`, int64 [2, edges], between this many nodes."""
-        edges = self.tensor(store, "edge_index", where)
+    def edges(self, store: Any, targets: int, sources: int, where: str = "", attribute: str = "edge_index") -> Tensor:
+        """`edge_index` or another list of edges, int64 [2, edges], between this many nodes."""
+        edges = self.tensor(store, attribute, where)
         if edges.dim() != 2 or edges.size(0) != 2:
-            hint = "data.edge_index = data.edge_index.t()" if edges.dim() == 2 and edges.size(1) == 2 else ""
+            hint = f"data.{attribute} = data.{attribute}.t()" if edges.dim() == 2 and edges.size(1) == 2 else ""
             hint = hint or "give sources in its first row and targets in its second"
-            raise self.wrong(f"{where}edge_index has shape {[*edges.shape]}, not [2, edges]", hint)
+            raise self.wrong(f"{where}{attribute} has shape {[*edges.shape]}, not [2, edges]", hint)
         if edges.numel() and (edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool):
-            what = f"{where}edge_index is {_type(edges)}, which does not hold all node numbers exactly"
+            what = f"{where}{attribute} is {_type(edges)}, which does not hold all node numbers exactly"
             raise self.wrong(what, "make it int64 where it is created; float32 is exact up to 2**24")
         edges = edges.long()
         for row, side, nodes in zip(edges, ("sources", "targets"), (sources, targets), strict=True):
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < nodes:
                 what = (
-                    f"{where}edge_index has {side} from {int(row.min())} to {int(row.max())}, beyond its {nodes} nodes"
+                    f"{where}{attribute} has {side} from {int(row.min())} to {int(row.max())}, beyond its {nodes} nodes"
                 )
                 raise self.wrong(what, f"number the nodes from 0 to {nodes - 1}")
         return edges

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.own_data import SPLITS, Given, is_graph
+from clusterctl.engine.data.own_data import Given, is_graph
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import compressed
 
@@ -17,18 +17,69 @@ if TYPE_CHECKING:
 _OWN = ("x", "y", "edge_index", "batch", "ptr", "num_nodes")  # read, or made, for every collection
 _WELL_KNOWN = ("edge_attr", "edge_weight", "pos")  # a mistake in one of these is an error, and not only not used
 _LEVELS = ("edges", "nodes", "graphs")  # what an attribute has one row for
-_HINT = "return a data set or a list of torch_geometric.data.Data, each with edge_index and y, or three of them as splits"
+_HINT = (
+    "return a data set or a list of torch_geometric.data.Data, each with edge_index and y, or three of them as splits"
+)
 
 
-def collection_of(result: Any, name: str, notes: list[str] | None = None) -> Collection:
+def collection_of(result: Any, name: str, notes: list[str] | None = None, answers: str = "classes") -> Collection:
     """The graphs in a sequence of PyG's `Data`, or in three as train, val and test: see `Collection`. Raises TaskError.
 
-    Each has `edge_index` and `y`. All other tensors with a row for each node, edge or graph are kept.
+    Each has `edge_index` and `y`, of the kind `answers` as in `Given.answers`. All other tensors with a row for each
+    node, edge or graph are kept.
     """
     given = Given(name, notes)
     graphs, splits = _graphs_of(given, result)
-    x, counts, parts, labels = [], [], [], []
-    has_x = all_or_none(given, graphs, "x")
+    bounds, edges, x, counts = _joined(given, graphs)
+    y, outputs = _answers(given, graphs, answers)
+    more: dict[str, dict[str, Tensor]] = {level: {} for level in _LEVELS}
+    for attribute, level, values in _attributes(given, graphs, counts):
+        more[level][attribute] = values
+    given.unused(graphs, [*_OWN, *(attribute for kept in more.values() for attribute in kept)])
+    num_nodes = int(bounds[-1])
+    return Collection(
+        bounds,
+        *compressed(edges, num_nodes),
+        x=torch.empty(num_nodes, 0) if x is None else x,
+        y=y,
+        num_classes=outputs,
+        given_edges=edges.int(),
+        of_nodes=more["nodes"],
+        of_edges=more["edges"],
+        of_graphs=more["graphs"],
+        splits=splits,
+    )
+
+
+def one_graph(given: Given, result: Any) -> Any:
+    """Three lists of graphs with a `y` for each node, as train, val and test: one graph of PyG with masks of these.
+
+    The graphs stay unconnected. Any other `result` is returned as it is.
+    """
+    if not given.parts(result, is_several):
+        return result
+    from torch_geometric.data import Data  # late: the user's function has imported it
+
+    graphs, splits = _graphs_of(given, result)
+    bounds, edges, x, counts = _joined(given, graphs)
+    if x is None:
+        raise given.wrong("graph 0: it has no x", "set x of all graphs")
+    y = [given.tensor(graph, "y", f"graph {number}: ") for number, graph in enumerate(graphs)]
+    for number, (own, count) in enumerate(zip(y, counts, strict=True)):
+        if own.dim() == 0 or own.shape != (count["nodes"], *y[0].shape[1:]):
+            what = f"graph {number}: y has shape {[*own.shape]}, and there are {count['nodes']} nodes"
+            raise given.wrong(what, "give each node a class, or a row of as many labels in all graphs")
+    of_graph = torch.arange(len(graphs)).repeat_interleave(bounds.diff())
+    masks = {f"{split}_mask": torch.isin(of_graph, numbers) for split, numbers in splits.items()}
+    more = {name: values for name, level, values in _attributes(given, graphs, counts) if level != "graphs"}
+    given.unused(graphs, [*_OWN, *more, *masks])
+    return Data(**more | masks, x=x, y=torch.cat(y), edge_index=edges)
+
+
+def _joined(given: Given, graphs: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor | None, list[dict[str, int]]]:
+    """The bounds of the graphs' nodes, all edges, all `x` if there are any, and the rows of each graph's levels."""
+    x, counts, parts = [], [], []
+    has_x = _all_or_none(given, graphs, "x")
     for number, graph in enumerate(graphs):
         where = f"graph {number}: "
         if has_x:
@@ -39,32 +90,13 @@ def collection_of(result: Any, name: str, notes: list[str] | None = None) -> Col
         nodes = len(x[-1]) if has_x else int(graph.num_nodes or 0)
         parts.append((nodes, given.edges(graph, nodes, nodes, where)))
         counts.append({"nodes": nodes, "edges": parts[-1][1].size(1), "graphs": 1})
-        y = given.tensor(graph, "y", where)
-        if y.numel() != 1:
-            hint = "choose one: data.y = data.y.view(-1)[:1]"
-            raise given.wrong(f"{where}y has {y.numel()} values, and a graph has one class", hint)
-        labels.append(given.classes(y.reshape(1), where))
-        if int(labels[-1]) < 0:
-            raise given.wrong(f"{where}y is {int(labels[-1])}, which is no class", "leave graphs without a class out")
-    more: dict[str, dict[str, Tensor]] = {level: {} for level in _LEVELS}
-    for attribute, level, values in _attributes(given, graphs, counts):
-        more[level][attribute] = values
-    given.unused(graphs, [*_OWN, *(attribute for kept in more.values() for attribute in kept)])
     bounds, edges = joined_graphs(parts)
-    num_nodes, y = int(bounds[-1]), torch.cat(labels)
-    rows = torch.cat(x) if has_x else torch.empty(num_nodes, 0)
-    return Collection(
-        bounds,
-        *compressed(edges, num_nodes),
-        x=rows.long() if has_x and all(is_whole(graph.x) for graph in graphs) else rows,
-        y=y,
-        num_classes=given.number_of_classes(y),
-        given_edges=edges.int(),
-        of_nodes=more["nodes"],
-        of_edges=more["edges"],
-        of_graphs=more["graphs"],
-        splits=splits,
-    )
+    if not has_x:
+        return bounds, edges, None, counts
+    rows = torch.cat(x)
+    if all(_is_whole(graph.x) for graph in graphs):  # a model may look up embeddings
+        rows = rows.long()
+    return bounds, edges, rows, counts
 
 
 def _graphs_of(given: Given, result: Any) -> tuple[list[Any], dict[str, Tensor]]:
@@ -83,17 +115,41 @@ def _graphs_of(given: Given, result: Any) -> tuple[list[Any], dict[str, Tensor]]
     return graphs, splits if parts else {}
 
 
+def _answers(given: Given, graphs: Sequence[Any], kind: str) -> tuple[Tensor, int]:
+    """`y` of all graphs, and the number of the model's outputs: see `Given.answers`."""
+    values = [given.tensor(graph, "y", f"graph {number}: ") for number, graph in enumerate(graphs)]
+    if kind == "either":
+        kind = "classes" if all(_is_whole(y) and y.numel() == 1 for y in values) else "numbers"
+    rows = []
+    for number, y in enumerate(values):
+        where = f"graph {number}: "
+        if kind == "numbers":
+            rows.append(given.numbers({"y": y.view(1, -1) if y.dim() < 2 else y}, 1, where))
+            if rows[-1].size(1) != rows[0].size(1):
+                what = f"{where}y has {rows[-1].size(1)} values, and graph 0 has {rows[0].size(1)}"
+                raise given.wrong(what, "give all graphs the same targets, with NaN where one is unknown")
+            continue
+        if y.numel() != 1:
+            hint = 'set train.loss, such as "bce_with_logits", or choose one: data.y = data.y.view(-1)[:1]'
+            raise given.wrong(f"{where}y has {y.numel()} values, and a graph has one class", hint)
+        rows.append(given.classes(y.reshape(1), where))
+        if int(rows[-1]) < 0:
+            raise given.wrong(f"{where}y is {int(rows[-1])}, which is no class", "leave graphs without a class out")
+    y = torch.cat(rows)
+    return y, y.size(1) if kind == "numbers" else given.number_of_classes(y)
+
+
 def is_several(part: Any) -> bool:
     """Whether this may be a data set, a list or a batch of graphs."""
     return hasattr(part, "__getitem__") and not isinstance(part, Tensor | str | dict) and not is_graph(part)
 
 
-def is_whole(value: Tensor) -> bool:
-    """Whether these are whole numbers, which stay so: a model may look up their embeddings."""
+def _is_whole(value: Tensor) -> bool:
+    """Whether these are whole numbers, which stay so."""
     return not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
 
 
-def all_or_none(given: Given, graphs: Sequence[Any], attribute: str) -> bool:
+def _all_or_none(given: Given, graphs: Sequence[Any], attribute: str) -> bool:
     """Whether all graphs have the attribute. Raises TaskError if only some have it."""
     having = sum(attribute in graph and graph[attribute] is not None for graph in graphs)
     if 0 < having < len(graphs):
@@ -107,7 +163,7 @@ def _attributes(
     """Name, level and values of each tensor that all graphs have, with as many rows in each as that level has there."""
     for attribute in sorted({str(name) for graph in graphs for name in graph.to_dict()} - set(_OWN)):
         known = attribute in _WELL_KNOWN
-        if known and not all_or_none(given, graphs, attribute):
+        if known and not _all_or_none(given, graphs, attribute):
             continue
         values = [graph[attribute] if attribute in graph else None for graph in graphs]  # noqa: SIM401 - of PyG
         if known:
@@ -148,7 +204,7 @@ def _kept(given: Given, attribute: str, values: Sequence[Tensor]) -> Tensor:
     kept = torch.cat(list(values))
     if kept.dtype == torch.bool:
         return kept
-    kept = kept.long() if is_whole(kept) else kept.float()
+    kept = kept.long() if _is_whole(kept) else kept.float()
     if attribute in _WELL_KNOWN and not kept.isfinite().all():
         number = next(number for number, value in enumerate(values) if not value.float().isfinite().all())
         raise given.wrong(f"graph {number}: {attribute} has NaN or infinity", "fill them where the data is made")

@@ -28,8 +28,8 @@ class Collection:
     indptr: Tensor  # int64 [nodes + 1]
     indices: Tensor  # int32 [edges], sources as node ids of the whole collection
     x: Tensor  # float or int64 [nodes, features]; no columns if the data set has no features
-    y: Tensor  # int64 [graphs]
-    num_classes: int
+    y: Tensor  # int64 [graphs] classes, or float [graphs, targets], NaN where unknown
+    num_classes: int  # or of targets
     given_edges: Tensor | None = None  # int32 [2, edges], in the user's order, graph by graph; None: as in `indices`
     of_nodes: dict[str, Tensor] = field(default_factory=dict)  # more of the user's attributes, such as pos [nodes, 3]
     of_edges: dict[str, Tensor] = field(default_factory=dict)  # such as edge_attr, in the order of `given_edges`

@@ -42,7 +42,7 @@ class Stored(Protocol):
 
 T = TypeVar("T", bound="Stored")
 
-FORMAT = 3  # of the prepared files; part of the folder's name
+FORMAT = 4  # of the prepared files; part of the folder's name
 FILE = "graph.pt"
 _ROWS_AT_ONCE = 1 << 16
 

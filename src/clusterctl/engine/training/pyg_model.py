@@ -29,10 +29,11 @@ _SPARSE = ("adj_t", "adj", "adjs")
 
 
 class Signature:
-    """What the `forward` of a model takes."""
+    """What the `forward` of a model takes, or another `method`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.parameters = dict(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
+    def __init__(self, model: nn.Module, method: str = "forward") -> None:
+        self.method = method
+        self.parameters = dict(inspect.signature(getattr(getattr(model, "_orig_mod", model), method)).parameters)
 
     @property
     def required(self) -> list[str]:
@@ -51,7 +52,7 @@ class Signature:
 
     def check(self, name: str) -> None:
         """Raise TaskError if nobody can fill an argument."""
-        written = f"forward({', '.join(map(str, self.parameters.values()))})"
+        written = f"{self.method}({', '.join(map(str, self.parameters.values()))})"
         for argument, one in self.parameters.items():
             if argument in _SPARSE and argument in self.required:
                 hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
@@ -75,9 +76,9 @@ def _is_rest(parameter: inspect.Parameter) -> bool:
 class PygModel(OwnModel):
     """Calls a model on a `Subgraph`; its outputs are those of the seeds."""
 
-    def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
-        super().__init__(model, name, classes)
-        self.signature = Signature(model)
+    def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
+        super().__init__(model, name, classes, method)
+        self.signature = Signature(model, method)
         self.signature.check(name)
         self.by_layer, self.trims = False, False
 
@@ -87,17 +88,17 @@ class PygModel(OwnModel):
         arguments, keywords = self._arguments(subgraph, x)
         try:
             with rows_of_a_step(subgraph):
-                rows = self.model(*arguments, **keywords)
+                rows = self.call(*arguments, **keywords)
         except TaskError:
             raise
         except Exception as error:
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
             raise TaskError(
-                f"{self.name}: forward fails on {shapes}: {described(error)}", cause=Cause.USER
+                f"{self.name}: {self.method} fails on {shapes}: {described(error)}", cause=Cause.USER
             ) from error
         if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
             rows = rows[: subgraph.seeds]
-        return self._shaped(rows, (subgraph.seeds, self.classes), "forward")
+        return self._shaped(rows, (subgraph.seeds, self.classes), self.method)
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
         """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""

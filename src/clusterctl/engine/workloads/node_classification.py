@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.engine.data import igb, ogb, reddit
 from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
+from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
 from clusterctl.engine.task.task import joined
@@ -129,10 +130,11 @@ def relations_of(result: Any, name: str, notes: list[str] | None = None) -> Labe
 def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: str = "classes") -> Graph:
     """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError.
 
-    `answers` is the kind of `y`, as in `Given.answers`.
+    Three lists of graphs, for training, validation and testing, are one graph of unconnected parts. `answers` is the
+    kind of `y`, as in `Given.answers`.
     """
     given = Given(name, notes)
-    data = given.single(result, "Data")
+    data = given.single(one_graph(given, result), "Data")
     x = given.features(data)
     nodes = len(x)
     edges = given.edges(data, nodes, nodes)

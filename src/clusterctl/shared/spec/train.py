@@ -303,8 +303,9 @@ class GraphClassificationTrain(Learning, LoopTrain):
     features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
-    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
-    """Node features: one-hot degree, a constant, or those of the data set."""
+    features: Annotated[str, OneOf(("auto", "degree", "ones", "given"))] = "auto"
+    """Node features: one-hot degree, a constant, or those of the data set; "auto" takes those of the data set for your
+    own model, if there are any, and else the degree."""
     layers: Count = 2
     """Number of graph convolutions."""
     hidden_channels: Count = 64
@@ -348,6 +349,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (10, 10)
     """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    negatives: Natural = 1
+    """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
 
