@@ -61,7 +61,6 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
     """
 
     unit = "edges"
-    classes = 2  # a pair with an edge, and one without
 
     def __init__(
         self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
@@ -78,10 +77,9 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
         self._negatives, self._known = train.negatives, without_edge(self._graph)
-        if self.classes and train.loss != "bce_with_logits":
-            self.classes = 0
+        self.classes = 2 if train.loss == "bce_with_logits" else 0  # a pair with an edge, and one without
         self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
-        self._metric = Metric(train, task.agreeing)
+        self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
         self._decoder = Decoder(self.model, train.model)
         self._own = encoder_of(self.model, train.model)
         self._sampler: Any
@@ -172,7 +170,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
     def _score(self, rows: Features, split: str) -> Score:
         pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
         scores = [self._scored(rows, part) for part in pairs]
-        if self._metric.name == "roc_auc":
+        if self._is_auc:
             return auc(*scores)
         y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         own = [own_slice(part.size(1)) for part in pairs]

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.engine.graph.features.sources import Fetch
-    from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch

@@ -47,7 +47,7 @@ class Data:
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
     """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
-    "graph-classification"); called with data.root."""
+    "graph-classification"), or three of these as splits; called with data.root."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
