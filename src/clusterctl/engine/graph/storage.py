@@ -42,7 +42,7 @@ class Stored(Protocol):
 
 T = TypeVar("T", bound="Stored")
 
-FORMAT = 3  # of the prepared files; part of the folder's name
+FORMAT = 4  # of the prepared files; part of the folder's name
 FILE = "graph.pt"
 _ROWS_AT_ONCE = 1 << 16
 
@@ -64,16 +64,16 @@ class FeatureGraph(Adjacency):
 
 @dataclass(frozen=True)
 class Graph(FeatureGraph):
-    """A graph with classes and splits of its nodes.
+    """A graph with answers and splits of its nodes.
 
     Graphs prepared by workloads list the sources of each target in one random order of all nodes, for `labor`.
     """
 
-    y: Tensor  # int64 [nodes]
+    y: Tensor  # classes, int64 [nodes]; or numbers, float [nodes, outputs], NaN where there is none
     train: Tensor  # int64, ascending, as `val` and `test`
     val: Tensor
     test: Tensor
-    num_classes: int
+    num_classes: int  # or outputs
     numbers: Tensor | None = None  # int32 [nodes]: the user's number of each node, if the nodes are in another order
     edge_weight: Tensor | None = None  # float [edges], in the order of `indices`
     edge_attr: Tensor | None = None  # float [edges] or [edges, channels], likewise

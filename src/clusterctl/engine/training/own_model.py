@@ -191,19 +191,21 @@ class OwnModel:
     Without `classes`, the output may have any width.
     """
 
-    def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
-        self.model, self.name, self.classes = model, name, classes
+    def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
+        """`method` is called instead of `forward` if it is another."""
+        self.model, self.name, self.classes, self.method = model, name, classes, method
         self.by_layer = hasattr(model, "layer")
+        self.call: Callable[..., Any] = model if method == "forward" else getattr(model, method)
 
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError if they have another shape."""
         if not self.by_layer:
             try:
-                rows = self.model(list(hops), x)
+                rows = self.call(list(hops), x)
             except Exception as error:
-                message = f"{self.name}: forward fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
+                message = f"{self.name}: {self.method} fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
                 raise TaskError(message, cause=Cause.USER) from error
-            return self._shaped(rows, (hops[-1].targets, self.classes), "forward")
+            return self._shaped(rows, (hops[-1].targets, self.classes), self.method)
         for number, hop in enumerate(hops):
             x = self.layer(number, hop, x, last=number == len(hops) - 1)
         return x

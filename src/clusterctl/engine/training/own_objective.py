@@ -1,4 +1,4 @@
-"""Node classification with a user-defined or built-in model: cross-entropy, exact accuracy."""
+"""Node classification with a user-defined or built-in model: any loss, any metric, exact."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
-from clusterctl.engine.training.node_objective import accuracies, best_class, sampler_of, seeds_of, uses_labor
-from clusterctl.engine.training.objective import Objective, class_loss
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.pyg_inference import PygInference
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.objective import Accuracy
+    from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain
 
 
@@ -136,22 +138,27 @@ class OwnNodeClassification(OwnSampled[Sample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(train, task)
-        self.classes, layers = graph.num_classes, len(train.fan_out)
-        sizes = {"features": graph.num_features, "classes": self.classes}
+        outputs, layers = graph.num_classes, len(train.fan_out)
+        self.classes = outputs if train.loss == "cross_entropy" else 0
+        sizes = {"features": graph.num_features, "classes": outputs}
         if train.model in BUILT_IN:
-            model = built_in(train.model, graph.num_features, self.classes, layers, train.options)
+            model = built_in(train.model, graph.num_features, outputs, layers, train.options)
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:
             model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
-        self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, self.classes)
+        self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
+        self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
+        self._metric = Metric(train, task.agreeing)
+        for split in ("val", "test"):
+            self._metric.check(self._graph.y[getattr(self._graph, split)], split)
         if isinstance(self._own, PygModel):
             self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
         else:
@@ -169,25 +176,37 @@ class OwnNodeClassification(OwnSampled[Sample]):
         return Sample(self._features.fetch(places), inputs)
 
     def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
-        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
+        return self._loss.of(scores, self._graph.y, batch)
 
     @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split with all neighbours: each node is evaluated once, by one rank. A collective."""
         self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
             if isinstance(self._inference, OwnInference) and self._own.by_layer:
-                predicted = self._inference.rows(own, best_class)
+                kept = self._inference.rows(own, self._kept)
             else:
-                predicted = self._at_once(own, splits)
-        return accuracies(self._graph, own, predicted, splits)
+                kept = self._at_once(own, splits)
+        scores = {}
+        for split in splits:
+            mine = self._of(split, own)
+            scores[split] = self._metric.score(kept[mine - own.start], self._graph.y[mine], mine)
+        return scores
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
+
+    def _of(self, split: str, own: range) -> Tensor:
+        """The nodes of a split that are this rank's."""
+        nodes: Tensor = getattr(self._graph, split)
+        return nodes[(nodes >= own.start) & (nodes < own.stop)]
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """The predicted classes of this rank's nodes in the `splits`; -1 for other nodes."""
-        predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
-        nodes = torch.cat([getattr(self._graph, split) for split in splits])
-        mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
+        """What the metric needs of this rank's nodes in the `splits`; zeros for other nodes."""
+        kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
+        kept = kept.new_zeros(len(own), *kept.shape[1:])
+        mine = torch.cat([self._of(split, own) for split in splits])
         for seeds, rows in self._inference.rows_at_once(mine):
-            predicted[seeds - own.start] = best_class(rows)
-        return predicted
+            kept[seeds - own.start] = self._kept(rows)
+        return kept

@@ -23,15 +23,17 @@ class Forward:
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     rest: str = ""  # of *args
+    method: str = "forward"
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> Forward:
-        """That of a bound method."""
+    def of(cls, function: Callable[..., Any], name: str = "forward") -> Forward:
+        """That of a bound method, or of another one than forward."""
         parameters = signature(function).parameters.values()
         given = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
         required = tuple(one.name for one in given if one.default is one.empty)
         optional = tuple(one.name for one in given if one.default is not one.empty)
-        return cls(required, optional, next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), ""))
+        rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
+        return cls(required, optional, rest, name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,9 +56,14 @@ class Forward:
         return self.required[0] if self.required[1:2] == ("edge_index",) else "x"
 
     @property
+    def written(self) -> str:
+        names = (*self.required, *(f"{name}=..." for name in self.optional), *([f"*{self.rest}"] if self.rest else []))
+        return f"{self.method}({', '.join(names)})"
+
+    @property
     def problem(self) -> tuple[str, str] | None:
         """Why it cannot be called, and a hint."""
-        written = f"forward({', '.join((*self.names, *([f'*{self.rest}'] if self.rest else [])))})"
+        written = self.written
         if sparse := [name for name in self.required if name in _SPARSE]:
             hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
             return f"{written}: {sparse[0]} is not supported", hint

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from clusterctl.shared.spec.learning import HITS, LINK_METRICS, YOURS, Learning
 from clusterctl.shared.spec.values import (
     OBJECT,
     AtLeast,
@@ -47,7 +48,7 @@ class Data:
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
     """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
-    "graph-classification"); called with data.root."""
+    "graph-classification"), or three of these as splits; called with data.root."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
@@ -108,8 +109,14 @@ class LoopTrain(Train):
     """Total batch size of all ranks, independent of their number; use it instead of batch_size."""
     lr: Positive = 0.01
     """Learning rate."""
-    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
-    """How the learning rate changes after the warm-up, over all steps."""
+    schedule: Annotated[str, OneOf(("constant", "cosine", "step", "plateau"))] = "constant"
+    """How the learning rate changes after the warm-up: never, along half a cosine over all steps, every few epochs, or
+    when the validation score no longer improves."""
+    schedule_every: Count = 10
+    """With schedule "step": epochs from one change to the next; with "plateau": evaluations without improvement before
+    one."""
+    schedule_factor: Share = 0.1
+    """With schedule "step" and "plateau": what each change multiplies the learning rate by."""
     warmup: Share = 0.0
     """Fraction of all steps over which the learning rate ramps up."""
     clip_norm: NonNegative = 0.0
@@ -137,6 +144,12 @@ class LoopTrain(Train):
             yield "train.fan_out", "needs one number per layer, each above 0, or -1 for all neighbours"
         if getattr(self, "sampling", "uniform") == "labor" and getattr(self, "replace", False):
             yield "train.replace", 'sampling "labor" draws without replacement; remove this key'
+        if self.schedule == "plateau" and not self.evaluate_every:
+            yield "train.schedule", '"plateau" needs evaluations; set train.evaluate_every'
+        if self.schedule not in ("step", "plateau"):
+            for name in ("schedule_every", "schedule_factor"):
+                if getattr(self, name) != getattr(LoopTrain, name):
+                    yield f"train.{name}", f'has no effect with schedule "{self.schedule}"'
         yield from super().contradictions(workload, data)
 
 
@@ -310,7 +323,7 @@ PYG_MODELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeClassificationTrain(LoopTrain):
+class NodeClassificationTrain(Learning, LoopTrain):
     """A graph attention network, a model of PyG or your own, on a graph that your own code loads, or in the raw layout
     of PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
 
@@ -358,6 +371,10 @@ class NodeClassificationTrain(LoopTrain):
             for name in ("batch", "hops"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
+        if self.model == "rgat":
+            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
+        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
+        yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
@@ -410,7 +427,7 @@ class DeepSageTrain(NodeTrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphClassificationTrain(LoopTrain):
+class GraphClassificationTrain(Learning, LoopTrain):
     """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
 
     epochs: Count = 40
@@ -424,8 +441,9 @@ class GraphClassificationTrain(LoopTrain):
     features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
-    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
-    """Node features: one-hot degree, a constant, or those of the data set."""
+    features: Annotated[str, OneOf(("auto", "degree", "ones", "given"))] = "auto"
+    """Node features: one-hot degree, a constant, or those of the data set; "auto" takes those of the data set for your
+    own model, if there are any, and else the degree."""
     layers: Count = 2
     """Number of graph convolutions."""
     hidden_channels: Count = 64
@@ -445,26 +463,39 @@ class GraphClassificationTrain(LoopTrain):
                     yield f"train.{name}", "has no effect on your own model; set it in train.options"
         elif self.options:
             yield "train.options", f'model "{self.model}" has no options; set layers, hidden_channels and the like'
+        if ":" not in self.model:
+            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric"))
+        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
+        yield from self.problems_of_learning(links=False, classes_only=classes)
         if self.stop_early and self.folds > 1:
             yield "train.stop_early", "not supported with several folds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkPredictionTrain(LoopTrain):
+class LinkPredictionTrain(Learning, LoopTrain):
     """Link prediction with your own model, on a graph that your code loads."""
 
     epochs: Count = 20
+    loss: Annotated[str, OneOf(("bce_with_logits",), OBJECT, YOURS)] = "bce_with_logits"
+    """What to minimise: "bce_with_logits", or your function of scores and y (1 for an edge, 0 for none), as
+    MODULE:NAME."""
+    metric: Annotated[str, OneOf(LINK_METRICS, f"{HITS}|{OBJECT}", f"hits@K, {YOURS}")] = "roc_auc"
+    """How pairs are ranked: the AUC, or another measure, or your function of predictions and y, as MODULE:NAME."""
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
     """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (10, 10)
     """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    negatives: Natural = 1
+    """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)
+        yield from self.other_than_default(("report_train",))
+        yield from self.problems_of_learning(links=True, classes_only="")
         if not data.load:
             yield "data.load", "is missing: a function of your code that returns the graph, such as my_data:load"
 

@@ -33,13 +33,9 @@ class InsteadOf(Mark):
 
 @dataclass(frozen=True)
 class Or(Mark):
-    """Besides true and false, the value may be this text."""
+    """Besides true and false, or a list, the value may be this text."""
 
     text: str
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return "true", "false", self.text
 
 
 @dataclass(frozen=True)
