@@ -341,7 +341,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """What to minimise: "bce_with_logits", or your function of scores and y (1 for an edge, 0 for none), as
     MODULE:NAME."""
     metric: Annotated[str, OneOf(LINK_METRICS, f"{HITS}|{OBJECT}", f"hits@K, {YOURS}")] = "roc_auc"
-    """How pairs are ranked: the AUC, or another measure, or your function of predictions and y, as MODULE:NAME."""
+    """How the scores of pairs are measured, such as by "hits@20", or by your function of predictions and y, as
+    MODULE:NAME."""
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
     """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
     options: dict[EnvName, object] = field(default_factory=dict)
