@@ -89,8 +89,8 @@ class OwnNodeClassification(OwnSampled[Sample]):
         )
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
-        for split in ("val", "test"):
-            self._metric.check(self._graph.y[getattr(self._graph, split)], split)
+        for name in ("val", "test"):
+            self._metric.check(self._graph.y[getattr(self._graph, name)], name)
         # A user-defined layer takes edges without padding, whose number is known only on the GPU.
         self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)

@@ -58,8 +58,8 @@ class Learning:
     """A table with these keys also has `lr`, `weight_decay`, `evaluate_every` and the like (`LoopTrain`)."""
 
     loss: Annotated[str, OneOf(LOSSES, OBJECT, YOURS)] = "cross_entropy"
-    """What to minimise: "cross_entropy" for classes, "bce_with_logits" for labels of 0 and 1, "mse", "l1" or "huber" for
-    numbers, or your function of scores and y, as MODULE:NAME."""
+    """What to minimise: one of these for classes, for labels of 0 and 1, or for numbers, or your function of scores and
+    y, as MODULE:NAME."""
     class_weights: Annotated[tuple[NonNegative, ...] | str, Or("balanced")] = ()
     """With loss "cross_entropy": a weight for each class; "balanced" weights all classes of the training split
     equally."""

@@ -109,8 +109,8 @@ class LoopTrain(Train):
     lr: Positive = 0.01
     """Learning rate."""
     schedule: Annotated[str, OneOf(("constant", "cosine", "step", "plateau"))] = "constant"
-    """How the learning rate changes after the warm-up: never, along half a cosine over all steps, every few epochs, or
-    when the validation score no longer improves."""
+    """How the learning rate changes after the warm-up: by "step" every few epochs, on a "plateau" of the validation
+    score."""
     schedule_every: Count = 10
     """With schedule "step": epochs from one change to the next; with "plateau": evaluations without improvement before
     one."""
