@@ -1,0 +1,93 @@
+"""Trainings with other losses, accumulation, a running mean and a schedule by scores, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.own_nets import targets_of
+from torch import Tensor
+
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.objective import Score
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.spec import NodeClassificationTrain
+
+MakeGraph = Callable[..., Graph]
+TRAIN = NodeClassificationTrain(
+    model="support.own_nets:Gat", loss="mse", fan_out=(3, 2), batch_size=8, precision="float64", epochs=3
+)
+
+
+@pytest.fixture
+def numbers(random_graph: MakeGraph) -> Graph:
+    graph = random_graph()
+    return replace(graph, y=targets_of(graph.x), num_classes=2)
+
+
+def trained(graph: Graph, task: Task, **settings: Any) -> tuple[OwnNodeClassification, Score, list[float]]:
+    """The objective, the test score, and the losses of the steps."""
+    train = replace(TRAIN, **settings)
+    objective = OwnNodeClassification(graph, train, task)
+    score = fit(objective, train, task)
+    assert task.attempt is not None
+    losses = [record["loss"] for record in read_lines(task.attempt.metrics) if "loss" in record]
+    return objective, score, losses[-train.epochs * -(-30 // (8 * train.accumulate)) :]
+
+
+def weights(objective: OwnNodeClassification) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in objective.model.parameters()])
+
+
+def test_accumulated_batches_are_one_larger_batch(numbers: Graph, lone_task: Task) -> None:
+    larger, score, losses = trained(numbers, lone_task, batch_size=16, clip_norm=0.1)
+    parts, same, in_parts = trained(numbers, lone_task, accumulate=2, clip_norm=0.1)
+    torch.testing.assert_close(weights(parts), weights(larger), rtol=0, atol=1e-12)
+    assert in_parts == pytest.approx(losses[-len(in_parts) :], rel=0, abs=1e-12)
+    assert same.value == pytest.approx(score.value, rel=0, abs=1e-12)
+
+
+def test_the_running_mean_is_measured_and_kept(numbers: Graph, lone_task: Task) -> None:
+    plain, score, _ = trained(numbers, lone_task, epochs=2)
+    objective, averaged, _ = trained(numbers, lone_task, epochs=2, ema=0.9)
+    assert not torch.equal(weights(objective), weights(plain))
+    objective.model.eval()
+    assert objective.evaluate(("test",))["test"] == averaged != score  # of the weights that were kept
+
+
+@pytest.mark.parametrize(("direction", "loses"), [("lower", False), ("higher", True)])
+def test_patience_keeps_the_best_weights_in_the_direction_of_the_metric(
+    numbers: Graph, lone_task: Task, capsys: pytest.CaptureFixture[str], direction: str, loses: bool
+) -> None:
+    """Errors fall at first: where more is better, the first epoch is the best."""
+    settings = {"metric": "support.own_nets:largest_error", "metric_better": direction, "patience": 2, "lr": 0.02}
+    trained(numbers, lone_task, epochs=4, **settings)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("epoch", "best"))]
+    values = [float(line.split("val largest_error ")[1].split()[0]) for line in lines]
+    assert values[-1] == (max if loses else min)(values[:-1])
+    assert (len(values) < 5) == loses
+
+
+def test_the_training_split_is_measured_on_demand(
+    numbers: Graph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(numbers, lone_task, epochs=1, report_train=True)
+    assert lone_task.attempt is not None
+    (record,) = (record for record in read_lines(lone_task.attempt.metrics) if "train_rmse" in record)
+    assert record["test_rmse"] > 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert f"train rmse {record['train_rmse']:.4f}  val rmse {record['val_rmse']:.4f}" in line
+
+
+def test_a_split_that_the_metric_cannot_measure_ends_the_run_before_it_trains(numbers: Graph, lone_task: Task) -> None:
+    y = numbers.y.clone()
+    y[numbers.test] = torch.nan
+    with pytest.raises(TaskError, match="rmse has no value on the test split"):
+        trained(replace(numbers, y=y), lone_task)
