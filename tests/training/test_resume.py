@@ -101,6 +101,7 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     results = interrupted(tmp_path, plans, FOLDS + SHOP + OWN, shape)
     own, own_left_alone = results.pop("own"), results.pop("own-left-alone")
     gat, gat_left_alone = results.pop("gat"), results.pop("gat-left-alone")
+    learning, sgd = ([results.pop(name), results.pop(f"{name}-left-alone")] for name in ("learning", "sgd"))
     rgat, rgat_left_alone = results.pop("rgat"), results.pop("rgat-left-alone")
     folds = {name: results.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = results.pop("shop"), results.pop("shop-left-alone")
@@ -117,6 +118,9 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
         assert own[name] == own_left_alone[name]
         assert gat[name] == gat_left_alone[name]
         assert rgat[name] == rgat_left_alone[name]
+        assert learning[0][name] == learning[1][name]
+        assert sgd[0][name] == sgd[1][name]
+    assert [leave for leave, _ in learning[0]["left"] + sgd[0]["left"]] == [75] * 5
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
 
@@ -152,6 +156,22 @@ OWN = """
                                     batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
+    from support.own_nets import targets_of
+    train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=None, global_batch_size=200, epochs=4,
+                                    fan_out=(4, 3), loss="mse", metric="support.own_nets:largest_error",
+                                    metric_better="lower", optimizer="support.own_nets:in_groups", accumulate=2,
+                                    ema=0.9, schedule="plateau", schedule_every=1, schedule_factor=0.5, patience=3,
+                                    report_train=True)
+    numbers = replace(graph, y=targets_of(graph.x), num_classes=2)
+    learning_of = lambda task, fold: OwnNodeClassification(numbers, train, task)
+    result["learning-left-alone"] = trained(task, "learning-left-alone", train, learning_of)
+    result["learning"] = trained(task, "learning", train, learning_of, [3, 5, 13])
+    train = replace(train, optimizer="sgd", optimizer_options=dict(momentum=0.9, nesterov=True), schedule="step",
+                    schedule_every=2, loss="huber", metric="rmse", metric_better="higher", patience=0)
+    result["sgd-left-alone"] = trained(task, "sgd-left-alone", train, learning_of)
+    result["sgd"] = trained(task, "sgd", train, learning_of, [4, 10])
+    train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
+                                    batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     from support.made_graphs import random_academy
     from clusterctl.engine.training.relation_objective import RelationNodeClassification
     train = replace(train, model="rgat", global_batch_size=12)

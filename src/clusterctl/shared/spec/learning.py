@@ -115,6 +115,7 @@ class Learning:
     def problems_of_learning(self, *, links: bool, classes_only: str) -> Iterator[tuple[str, str]]:
         """Keys that contradict others, each with its problem; `classes_only` says why y can only hold classes."""
         metric, own_loss = self.metric_or_default, ":" in self.loss
+        is_own, is_of_numbers = ":" in metric, metric in _METRICS_OF_NUMBERS
         if classes_only and not own_loss and self.loss != "cross_entropy":
             yield "train.loss", f'"{self.loss}" {classes_only}'
         for name in ("class_weights", "label_smoothing"):
@@ -124,11 +125,12 @@ class Learning:
             yield "train.class_weights", "needs a weight above 0"
         if not metric:
             yield "train.metric", "missing: how is a model trained with your own loss measured?"
-        elif not own_loss and not links and ":" not in metric:
-            if (metric in _METRICS_OF_NUMBERS) != (self.loss in _OF_NUMBERS):
-                yield "train.metric", f'"{metric}" does not fit loss "{self.loss}"'
-        if self.metric_better != "higher" and ":" not in metric:
+        elif not own_loss and not is_own and not links and is_of_numbers != (self.loss in _OF_NUMBERS):
+            yield "train.metric", f'"{metric}" does not fit loss "{self.loss}"'
+        if self.metric_better != "higher" and not is_own:
             yield "train.metric_better", "only for your own metric"
+        if self.optimizer_options.get("nesterov") and not self.optimizer_options.get("momentum"):
+            yield "train.optimizer_options.nesterov", "needs momentum"
         for name in ("lr", "weight_decay"):
             if ":" in self.optimizer and getattr(self, name) != getattr(type(self), name):
                 yield (
