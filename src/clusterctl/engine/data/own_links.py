@@ -123,10 +123,11 @@ def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
         given.notes.append(f"{' and '.join(lacking)}: no pair has edge_label 0, so as many without an edge are drawn")
     for split in ("val", "test"):
         keys = _keys(pairs[split][0], nodes)
-        for what, others in (("examples of train", pairs["train"][0]), (f"edges in edge_index of {split}", None)):
-            both = _keys(_edges_of(messages[split]) if others is None else others, nodes)
-            if count := int(torch.isin(keys, both).sum()):
-                given.notes.append(f"leak: {count} of {len(keys)} pairs to predict in {split} are {what}, too")
+        others = {"examples of train": pairs["train"][0], f"in edge_index of {split}": _edges_of(messages[split])}
+        for where, edges in others.items():
+            if count := int(torch.isin(keys, _keys(edges, nodes)).sum()):
+                what = f"{count} of {len(keys)} pairs to predict in {split} are, in either direction, {where}"
+                given.notes.append(f"leak: {what}")
     same = {split: all(map(torch.equal, messages[split], messages["train"])) for split in ("val", "test")}
     own = {split: (None, None) if same[split] else messages[split] for split in ("val", "test")}
     is_all = not _is_labelled(parts["train"])  # all edges are examples

@@ -42,10 +42,12 @@ def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
     if subgraph.randomness is None:
         yield
         return
-    depths = torch.arange(len(subgraph.rows_by_depth), device=subgraph.nodes.device)
-    counts = torch.tensor(subgraph.rows_by_depth, device=subgraph.nodes.device)
-    depth_of = depths.repeat_interleave(counts, output_size=len(subgraph.nodes))
-    _running.append(_Rows(subgraph.nodes * len(depths) + depth_of, subgraph.randomness))
+    keys = subgraph.nodes
+    if depths := len(subgraph.rows_by_depth):
+        counts = torch.tensor(subgraph.rows_by_depth, device=keys.device)
+        depth_of = torch.arange(depths, device=keys.device).repeat_interleave(counts, output_size=len(keys))
+        keys = keys * depths + depth_of
+    _running.append(_Rows(keys, subgraph.randomness))
     try:
         yield
     finally:

@@ -37,6 +37,7 @@ class Subgraph:
     rows_by_depth: tuple[int, ...] = ()  # the seeds first; empty if the rows are not by depth
     edges_by_depth: tuple[int, ...] = ()  # those into the seeds first
     randomness: tuple[int, ...] | None = None  # of the step; None in evaluation
+    wanted: Tensor | None = None  # int64: of the outputs for `seeds`, the ones that are wanted; None: all
 
     @cached_property
     def nodes(self) -> Tensor:

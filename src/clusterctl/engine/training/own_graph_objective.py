@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.training.graph_objective import GraphClassification, Graphs, features_of
 from clusterctl.engine.training.own_model import OwnTraining, built, described
-from clusterctl.engine.training.pyg_model import Signature
+from clusterctl.engine.training.pyg_model import forward_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -109,23 +108,23 @@ class GraphCall:
 
     def __init__(self, model: nn.Module, name: str, of_data: Sequence[str]) -> None:
         """Raises TaskError if there is an argument that nobody can fill."""
-        signature, known = Signature(model), {*_ALWAYS, *of_data}
-        parameters, required = signature.parameters, signature.required
-        self.written = f"forward({', '.join(map(str, parameters.values()))})"
+        forward, known = forward_of(model), {*_ALWAYS, *of_data}
+        required, self.written = forward.required, forward.written
         unknown = [argument for argument in required if argument not in known]
-        self._takes_batch = len(required) == 1 and (bool(unknown) or required == ["batch"])
-        self._names = {argument: argument for argument in parameters if argument in known}
+        self._takes_batch = len(required) == 1 and (bool(unknown) or required == ("batch",))
+        self._names = {argument: argument for argument in forward.names if argument in known}
         if len(unknown) == len(required) == len(_USUAL):  # other names for the usual ones
             self._names, unknown = dict(zip(required, _USUAL, strict=True)), []
-        elif unknown and required[:2] == [unknown[0], "edge_index"]:  # another name for x
-            self._names[unknown.pop(0)] = "x"
+        elif forward.features in unknown:  # another name for x
+            unknown.remove(forward.features)
+            self._names[forward.features] = "x"
         self.unused = [] if self._takes_batch else [one for one in of_data if not self.takes(one)]
-        if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters.values()):
-            hint = "name its arguments, such as forward(self, x, edge_index, batch)"
-            raise TaskError(f"{name}: {self.written}: it is unknown what its * takes", hint, Cause.USER)
+        if forward.rest:
+            hint = "name its arguments, such as x, edge_index, batch"
+            raise TaskError(f"{name}: {self.written}: it is unknown what *{forward.rest} takes", hint, Cause.USER)
         if not self._takes_batch and (unknown or not required):
             has = ", ".join(["x", "edge_index", "batch", *of_data])
-            hint = f"set it in data.load's graphs, or give it a default; there are {has}"
+            hint = f"set it in the graphs of data.load, or give it a default; they have {has}"
             if {"adj_t", "adj"} & {*unknown}:
                 hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
             what = f"the graphs have no {', '.join(unknown)}" if unknown else "it takes nothing"

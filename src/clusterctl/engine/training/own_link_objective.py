@@ -24,11 +24,12 @@ from clusterctl.engine.training.link_objective import auc
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.own_inference import OwnInference, of_all
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, described
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, check_not_lazy, described
 from clusterctl.engine.training.own_objective import OwnSampled, Sample
 from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.pyg_model import PygModel, Signature
+from clusterctl.engine.training.pyg_model import PygModel, forward_of
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import LinkPredictionTrain
 
 _PAIRS_AT_ONCE = 65536  # scored
+_TRIED_PAIRS = 16  # of the forward before the training
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         if train.negatives == 0 and (graph.train_negatives is None or not graph.train_negatives.numel()):
             message = "train.negatives = 0, and the data has no pairs without an edge to train on"
             raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
-        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out))
+        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
         self._graph, self._features = placed(
@@ -85,7 +87,10 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         self._sampler: Any
         if isinstance(self._own, PygModel):
             self._sampler = SubgraphSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
+            tried = self._sampler.sample(self._examples(self.seeds[:_TRIED_PAIRS]).unique(), 0, 0)
+            self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)
         else:
+            check_not_lazy(self.model, train.model, "give their sizes; the model is made with the number of features")
             self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self.own_training = OwnTraining(self.model, train.model, task)
         whole = self._inference(self._graph, train)
@@ -181,7 +186,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
         """Exact outputs, when the edges of this graph carry messages."""
         if isinstance(self._own, PygModel):
-            return PygInference(self._own, graph, self._features, self._task)
+            return PygInference(self._own, graph, self._features, self._task, len(train.fan_out), hops=0)
         return OwnInference(self._own, graph, self._features, len(train.fan_out), self._task)
 
     def _encoded(self, inference: OwnInference | PygInference) -> Features:
@@ -211,11 +216,15 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
 
 
 def encoder_of(model: nn.Module, name: str) -> OwnModel:
-    """Calls the part of a model that gives a row for each node: `layer`, or `encode`, or else `forward`."""
+    """Calls what gives a row for each node: the model's `layer`, or `encode`, or else `forward`. Raises TaskError."""
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
-    return (PygModel if Signature(model, method).is_pygs else OwnModel)(model, name, None, method)
+    forward = forward_of(model, method)
+    if needed := [argument for argument in OF_EDGES if argument in forward.required]:
+        hint = "give it a default; link prediction reads no attributes of edges"
+        raise TaskError(f"{name}: {forward.written}: nobody fills {needed[0]}", hint, Cause.USER)
+    return (PygModel if forward.is_pygs else OwnModel)(model, name, None, method)
 
 
 class Decoder:

@@ -60,7 +60,7 @@ def built_in(name: str, features: int, classes: int, layers: int, options: Mappi
 
 def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
     """The options of the built-in model with this name. Raises TaskError."""
-    return _chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
+    return chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
 
 
 def built(
@@ -68,15 +68,16 @@ def built(
 ) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
-    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones, and
-    `layers` to num_layers. The model gets `options` as an instance of its dataclass `Options`, if it has one, otherwise
-    as keyword arguments. With `lazy`, it may have layers whose sizes are unknown before the first forward.
+    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones
+    unless all have defaults, and `layers` to num_layers. The model gets `options` as an instance of its dataclass
+    `Options`, if it has one, otherwise as keyword arguments. With `lazy`, it may have layers whose sizes are
+    unknown before the first forward.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(*sizes.values(), _chosen(kind, f"{name}.Options", options))
+            model = make(*sizes.values(), chosen(kind, f"{name}.Options", options))
         else:
             positional, keywords = arguments_of(make, name, sizes, options, layers)
             model = make(*positional, **keywords)
@@ -128,8 +129,8 @@ def arguments_of(
         parameters = dict(inspect.signature(make).parameters)
     except ValueError:  # such as a class written in C
         return [*sizes.values()], dict(options)
-    named = {
-        size: next((one for one in _USUAL_NAMES[size] if one in parameters and one not in options), None)
+    usual = {
+        size: next((one for one in _USUAL_NAMES[size] if one in parameters and one not in options), "")
         for size in sizes
     }
     takes_more = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -137,24 +138,27 @@ def arguments_of(
         near = nearest(unknown[0], parameters)
         hint = f"did you mean {near}?" if near else f"it takes {', '.join(parameters) or 'no arguments'}"
         raise TaskError(f"train.options.{unknown[0]}: {name} has no such argument", hint, Cause.USER)
-    keywords = dict(options)
+    named = {argument: sizes[size] for size, argument in usual.items() if argument}
+    keywords = {**options, **named}
     if layers is not None and "num_layers" in parameters:
         keywords.setdefault("num_layers", layers)
     required = [one.name for one in parameters.values() if one.default is one.empty and one.kind not in _REST]
-    if all(named.values()):
-        keywords |= {named[size]: value for size, value in sizes.items()}
-        positional: list[Any] = []
-    else:
-        positional = [*sizes.values()]
-        first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
-        left = [one for one in required if one not in keywords]
-        if any(named.values()) and left != first[: len(left)]:
-            lacks = next(size for size, argument in named.items() if not argument)
-            hint = f"name the argument for the number of {lacks} {' or '.join(_USUAL_NAMES[lacks][:2])}"
-            taken = f"{name} takes {', '.join(parameters)}"
-            raise TaskError(f"{taken}: it is unknown which is the number of {lacks}", hint, Cause.USER)
-        required = [one for one in required if one not in first]
-    if missing := [one for one in required if one not in keywords]:
+    missing = [one for one in required if one not in keywords]
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    if not missing and (named or not takes_any):
+        return [], keywords
+    first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
+    if not named or missing == [one for one in first if one not in named]:
+        positional, keywords = [*sizes.values()], {one: keywords[one] for one in keywords if one not in named}
+        missing = [one for one in missing if one not in first]
+    elif len(named) < len(sizes):
+        lacks = next(size for size, argument in usual.items() if not argument)
+        hint = f"name the argument for the number of {lacks} {' or '.join(_USUAL_NAMES[lacks][:2])}"
+        if len(missing) > len(sizes) - len(named):
+            hint += ", and set the others in train.options"
+        taken = f"{name} takes {', '.join(parameters)}"
+        raise TaskError(f"{taken}: it is unknown which is the number of {lacks}", hint, Cause.USER)
+    if missing:
         settings = ", ".join(f"train.options.{one}" for one in missing)
         raise TaskError(f"train.model = {name} needs {', '.join(missing)}", f"set {settings}", Cause.USER)
     return positional, keywords
@@ -163,7 +167,7 @@ def arguments_of(
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
+def chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
     """The `options` as an instance of the dataclass `kind`."""
     try:
         return from_record(kind, dict(options))

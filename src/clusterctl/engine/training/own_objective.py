@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,26 +12,31 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.subgraphs import SubgraphSampler
+from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.pyg_model import PygModel, Signature
-from clusterctl.shared.spec import BUILT_IN
+from clusterctl.engine.training.pyg_library import of_pyg
+from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.engine.graph.features.sources import Fetch
+    from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain
+
+
+_TRIED_SEEDS = 32  # of the forward before the training
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,64 @@ class OwnSampled(Objective[S]):
             return self._own.where_it_breaks(prepared.hops, gathered)
 
 
+class _ByHops:
+    """How a model with `layer(i, hop, x)` or `forward(hops, x)` is trained and evaluated."""
+
+    def __init__(
+        self, own: OwnModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        check_not_lazy(own.model, own.name, "give their sizes; the model is made with the number of features")
+        if train.batch == "graph" or train.hops:
+            key = 'batch = "graph"' if train.batch == "graph" else "hops"
+            hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
+            raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
+        is_ours = train.model in BUILT_IN
+        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
+        self._sampler = sampler_of(graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
+        self._seed = train.seed
+        self.inference = OwnInference(own, graph, features, len(train.fan_out), task)
+        if not own.by_layer and task.place.rank == 0:
+            print(f"{own.name} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
+        if not is_ours:
+            self.inference.warn_if_pieces_differ()
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the hops."""
+        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
+
+
+class _ByGraph:
+    """How a model with `forward(x, edge_index)` is trained and evaluated."""
+
+    def __init__(
+        self, own: PygModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        self._whole, self._seed = whole(graph) if train.batch == "graph" else None, train.seed
+        if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
+            hint = "use one rank, or leave train.batch out"
+            raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
+        self._sampler = SubgraphSampler(
+            graph,
+            train.fan_out,
+            train.seed,
+            replace=train.replace,
+            labor=uses_labor(train),
+            places=graph.edge_weight is not None or graph.edge_attr is not None,
+        )
+        tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
+        own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
+        self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the subgraph."""
+        if self._whole:
+            graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
+        else:
+            graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return graph.places, [graph]
+
+
 class OwnNodeClassification(OwnSampled[Sample]):
     """Trains the model `train.model` to classify nodes."""
 
@@ -75,17 +138,19 @@ class OwnNodeClassification(OwnSampled[Sample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(train, task)
-        outputs = graph.num_classes
+        outputs, layers = graph.num_classes, len(train.fan_out)
         self.classes = outputs if train.loss == "cross_entropy" else 0
         sizes = {"features": graph.num_features, "classes": outputs}
-        is_ours = train.model in BUILT_IN
-        if is_ours:
-            model = built_in(train.model, graph.num_features, outputs, len(train.fan_out), train.options)
+        if train.model in BUILT_IN:
+            model = built_in(train.model, graph.num_features, outputs, layers, train.options)
+        elif train.model in PYG_MODELS:
+            model = of_pyg(train.model, graph, layers, train.options)
         else:
-            model = built(train.model, sizes, train.options, len(train.fan_out), lazy=True)
+            model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
-        is_pygs = not hasattr(self.model, "layer") and Signature(self.model).is_pygs
+        is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
+        graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
@@ -94,21 +159,12 @@ class OwnNodeClassification(OwnSampled[Sample]):
         self._metric = Metric(train, task.agreeing)
         for split in ("val", "test"):
             self._metric.check(self._graph.y[getattr(self._graph, split)], split)
-        self.own_training = OwnTraining(self.model, train.model, task)
-        self._inference: OwnInference | PygInference
         if isinstance(self._own, PygModel):
-            self._sampler: Any = SubgraphSampler(
-                self._graph, train.fan_out, train.seed, replace=train.replace, labor=uses_labor(train)
-            )
-            self._inference = PygInference(self._own, self._graph, self._features, task)
-            return
-        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
-        self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
-        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        if not self._own.by_layer and task.place.rank == 0:
-            print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
-        if not is_ours:
-            self._inference.warn_if_pieces_differ()
+            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
+        else:
+            self._form = _ByHops(self._own, self._graph, self._features, train, task)
+        self._inference = self._form.inference
+        self.own_training = OwnTraining(self.model, train.model, task)
 
     @property
     def seeds(self) -> Tensor:
@@ -116,12 +172,8 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
-        if isinstance(self._own, PygModel):
-            subgraph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-            return Sample(self._features.fetch(subgraph.places), [subgraph])
-        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        fetch = self._features.fetch(blocks[0].nodes)
-        return Sample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+        places, inputs = self._form.sample(batch)
+        return Sample(self._features.fetch(places), inputs)
 
     def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
         return self._loss.of(scores, self._graph.y, batch)
@@ -132,7 +184,10 @@ class OwnNodeClassification(OwnSampled[Sample]):
         self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            kept = self._inference.rows(own, self._kept) if self._own.by_layer else self._at_once(own, splits)
+            if isinstance(self._inference, OwnInference) and self._own.by_layer:
+                kept = self._inference.rows(own, self._kept)
+            else:
+                kept = self._at_once(own, splits)
         scores = {}
         for split in splits:
             mine = self._of(split, own)

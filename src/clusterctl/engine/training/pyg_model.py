@@ -1,76 +1,36 @@
-"""Models as PyG's users write them: `forward(x, edge_index)`, with what else its signature names, or `forward(data)`."""
+"""Models as PyG's users write them: `forward(x, edge_index)`, with what its signature names, or `forward(data)`."""
 
 from __future__ import annotations
 
-import inspect
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
-from clusterctl.engine.training.own_model import OwnModel, described
+from clusterctl.engine.training.own_model import OwnModel, check_not_lazy, described
+from clusterctl.engine.training.state import untrained
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from torch import nn
-
+    from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
 
-OF_EDGES = ("edge_weight", "edge_attr")
-_TRIMS = {
-    "num_sampled_nodes_per_hop": "rows_by_depth",
-    "num_sampled_edges_per_hop": "edges_by_depth",
-}
-_KNOWN = ("x", "edge_index", *OF_EDGES, "batch", "batch_size", "n_id", *_TRIMS)
-_SPARSE = ("adj_t", "adj", "adjs")
+_MOST_LAYERS = 64  # of a model that trims hops by itself
+_NO_FORWARD = Forward.of(nn.Module().forward).rest
+_NOISE = 0.1  # added to the weights when outputs are compared: fresh ones may be zero
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the largest output: rounding stays below
 
 
-class Signature:
-    """What the `forward` of a model takes, or another `method`."""
-
-    def __init__(self, model: nn.Module, method: str = "forward") -> None:
-        self.method = method
-        self.parameters = dict(inspect.signature(getattr(getattr(model, "_orig_mod", model), method)).parameters)
-
-    @property
-    def required(self) -> list[str]:
-        return [name for name, one in self.parameters.items() if one.default is one.empty and not _is_rest(one)]
-
-    @property
-    def takes_data(self) -> bool:
-        """Whether it takes a `Data`."""
-        return len(self.required) == 1 and self.required[0] not in (*_KNOWN, *_SPARSE)
-
-    @property
-    def is_pygs(self) -> bool:
-        """Whether it is one of PyG's forms, and not `forward(hops, x)`."""
-        names = self.required
-        return self.takes_data or not names or "edge_index" in self.parameters or names[0] in (*_KNOWN, *_SPARSE)
-
-    def check(self, name: str) -> None:
-        """Raise TaskError if nobody can fill an argument."""
-        written = f"{self.method}({', '.join(map(str, self.parameters.values()))})"
-        for argument, one in self.parameters.items():
-            if argument in _SPARSE and argument in self.required:
-                hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
-                raise TaskError(f"{name}: {written}: {argument} is not supported", hint, Cause.USER)
-            if one.kind is one.VAR_POSITIONAL:
-                hint = "name its arguments, such as forward(self, x, edge_index)"
-                raise TaskError(f"{name}: {written}: it is unknown what *{argument} takes", hint, Cause.USER)
-        unknown = [] if self.takes_data else [one for one in self.required if one not in _KNOWN]
-        if self.required[1:2] == ["edge_index"]:
-            unknown = [one for one in unknown if one != self.required[0]]
-        if unknown or not self.required:
-            what = f"nobody fills {', '.join(unknown)}" if unknown else "it takes nothing"
-            hint = f"it may take {', '.join(_KNOWN)}, or one Data; give others a default"
-            raise TaskError(f"{name}: {written}: {what}", hint, Cause.USER)
-
-
-def _is_rest(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+def forward_of(model: nn.Module, method: str = "forward") -> Forward:
+    """What the `forward` of a model takes, or another method; of the original of one that `torch.compile` made."""
+    return Forward.of(getattr(getattr(model, "_orig_mod", model), method))
 
 
 class PygModel(OwnModel):
@@ -78,9 +38,68 @@ class PygModel(OwnModel):
 
     def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
         super().__init__(model, name, classes, method)
-        self.signature = Signature(model, method)
-        self.signature.check(name)
+        self.forward = forward_of(model, method)
+        if self.forward.rest == _NO_FORWARD:
+            raise TaskError(f"{name} has no forward", "write forward(self, x, edge_index)", Cause.USER)
+        if self.forward.problem:
+            what, hint = self.forward.problem
+            raise TaskError(f"{name}: {what}", hint, Cause.USER)
         self.by_layer, self.trims = False, False
+
+    def takes(self, name: str) -> bool:
+        """Whether the model uses this attribute of edges."""
+        if self.forward.takes_data:
+            return True
+        model = getattr(self.model, "_orig_mod", self.model)
+        if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
+            return False
+        layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
+        return name in self.forward.names and not (
+            name == "edge_attr" and layers and getattr(layers[0], "edge_dim", 0) is None
+        )
+
+    @torch.no_grad()
+    def begin(self, sample: Subgraph, x: Tensor, *, quiet: bool) -> None:
+        """Give lazy layers their sizes, and find out whether hops may be trimmed; call it before training.
+
+        Unless `quiet`, prints what keeps training from being the same on any number of ranks. Raises TaskError.
+        """
+        with undisturbed(self.model, x.device):
+            evaluated = replace(sample, randomness=None)
+            plain = self.outputs([evaluated], x.clone())
+            check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
+            if set(TRIMS) <= set(self.forward.names):
+                with other_weights(self.model):
+                    plain = self.outputs([evaluated], x.clone())
+                    self.trims = True
+                    try:
+                        self.trims = not differs(plain, self.outputs([evaluated], x.clone()))
+                    except TaskError:
+                        self.trims = False
+            if not quiet:
+                self._print_what_varies(sample, x)
+
+    def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
+        """The features of these nodes (int64) as they are stored, in the precision of the weights."""
+        weights = next(self.model.parameters())
+        return graph.x.index_select(0, places.to(graph.x.device)).to(weights.device, weights.dtype)
+
+    def _print_what_varies(self, sample: Subgraph, x: Tensor) -> None:
+        with _kept(untrained(self.model)):
+            self.model.train()
+            before = _generator_state(x.device)
+            self.outputs([sample], x.clone())
+            draws = not torch.equal(before, _generator_state(x.device))
+        norms = [name for name, part in self.model.named_modules() if isinstance(part, _BatchNorm) and part.training]
+        if norms:
+            print(
+                f"{self.name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number"
+            )
+        if draws:
+            print(
+                f"{self.name}: forward draws random numbers, such as for dropout, so training depends on the number of "
+                "ranks; with dropout from clusterctl.pyg it does not"
+            )
 
     def outputs(self, hops: Sequence[Subgraph], x: Tensor) -> Tensor:  # type: ignore[override]
         """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
@@ -93,12 +112,14 @@ class PygModel(OwnModel):
             raise
         except Exception as error:
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
-            raise TaskError(
-                f"{self.name}: {self.method} fails on {shapes}: {described(error)}", cause=Cause.USER
-            ) from error
+            raise TaskError(f"{self.name}: {self.method} fails on {shapes}: {described(error)}", cause=Cause.USER) from error
         if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
             rows = rows[: subgraph.seeds]
-        return self._shaped(rows, (subgraph.seeds, self.classes), self.method)
+        rows = self._shaped(rows, (subgraph.seeds, self.classes), self.method)
+        if torch.is_grad_enabled() and self.model.training and not rows.requires_grad:
+            hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
+            raise TaskError(f"{self.name}: {self.method} gives scores without a gradient", hint, Cause.USER)
+        return rows if subgraph.wanted is None else rows.index_select(0, subgraph.wanted)
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
         """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""
@@ -108,25 +129,25 @@ class PygModel(OwnModel):
     def _arguments(self, subgraph: Subgraph, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
         found: dict[str, Any] = {"x": x, "edge_index": subgraph.edge_index, "n_id": subgraph.nodes}
         for name in OF_EDGES:
-            values = subgraph.of_edges(name)
+            values = subgraph.of_edges(name) if self.takes(name) else None
             found[name] = values if values is None else values.to(x.device, x.dtype)
-        named = self.signature.parameters
         found["batch_size"] = subgraph.seeds
-        if self.signature.takes_data:
+        if self.forward.takes_data:
             from torch_geometric.data import Data  # late: only for such models, which import it anyway
 
             return [Data(**{name: value for name, value in found.items() if value is not None})], {}
-        if "batch" in self.signature.required:  # one graph
+        if "batch" in self.forward.required:  # one graph
             found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
-        elif "batch" in named:
+        elif "batch" in self.forward.names:
             del found["batch_size"]
-        for name, of in _TRIMS.items():
-            if name in self.signature.required or self.trims:
-                found[name] = list(getattr(subgraph, of)) or None
-        first, *others = named
-        if first not in _KNOWN:
-            found[first] = found.pop("x")
-        return [], {name: found[name] for name in (first, *others) if found.get(name) is not None}
+        needs_counts, by_depth = set(TRIMS) & set(self.forward.required), bool(subgraph.rows_by_depth)
+        if needs_counts or (self.trims and by_depth):
+            counts = subgraph.rows_by_depth, subgraph.edges_by_depth
+            if not by_depth:  # on whole neighbourhoods nothing may be trimmed
+                counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
+            found |= dict(zip(TRIMS, map(list, counts), strict=True))
+        found[self.forward.features] = x
+        return [], {name: found[name] for name in self.forward.names if found.get(name) is not None}
 
     def where_it_breaks(self, hops: Sequence[Subgraph], x: Tensor) -> str:  # type: ignore[override]  # noqa: ARG002
         """The first part of the model with a NaN or infinity; empty if it is the data."""
@@ -134,3 +155,66 @@ class PygModel(OwnModel):
             return ""
         broken = (name for name, parameter in self.model.named_parameters() if not parameter.isfinite().all())
         return next((f"the parameter {name}" for name in broken), "forward")
+
+
+@contextmanager
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within this context, the model is in evaluation; afterwards it and torch's generators are as before."""
+    training = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+
+
+@contextmanager
+def other_weights(model: nn.Module) -> Iterator[None]:
+    """Within this context, all weights are others by some noise: fresh ones may hide a part of the model."""
+    with _kept(dict(model.named_parameters()) | untrained(model)):
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=_NOISE)
+        yield
+
+
+@contextmanager
+def _kept(tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Restores the values of these tensors."""
+    values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    try:
+        yield
+    finally:
+        for name, value in values.items():
+            tensors[name].copy_(value)
+
+
+def differs(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two outputs, as a part of the largest value; 0 if it is within rounding."""
+    most = max(float(one.abs().max()), float(other.abs().max()))
+    difference = float((one - other).abs().max()) / most if most else 0.0
+    return difference if difference > _TOLERANCES.get(one.dtype, 1e-2) else 0.0
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
+    """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
+
+    Raises TaskError if the model needs one that the graph lacks.
+    """
+    given = [name for name in OF_EDGES if getattr(graph, name) is not None]
+    used = [name for name in given if isinstance(own, PygModel) and own.takes(name)]
+    if isinstance(own, PygModel):
+        for name in OF_EDGES:
+            if name in own.forward.required and name not in given:
+                hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
+                raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
+    if (unused := [name for name in given if name not in used]) and not quiet:
+        print(f"{own.name} does not take {' and '.join(unused)}: not used")
+    without: dict[str, Any] = dict.fromkeys(unused)
+    return replace(graph, **without)

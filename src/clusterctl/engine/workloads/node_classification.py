@@ -19,7 +19,7 @@ from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
 from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
@@ -140,11 +140,16 @@ def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: st
     edges = given.edges(data, nodes, nodes)
     y, outputs = given.answers(data, nodes, answers)
     masks = given.splits(data, y)
-    given.unused([data], ["x", "y", "edge_index", *_MASKS])
+    given.unused([data], ["x", "y", "edge_index", "edge_weight", "edge_attr", *_MASKS])
+    indptr, indices, order = compressed_with_order(edges, nodes, shuffled=True)
+    weight, attributes = (given.of_edges(data, name, edges.size(1)) for name in ("edge_weight", "edge_attr"))
     return Graph(
-        *compressed(edges, nodes, shuffled=True),
+        indptr,
+        indices,
         x=x,
         y=y,
         **masks,
         num_classes=outputs,
+        edge_weight=weight if weight is None else weight[order],
+        edge_attr=attributes if attributes is None else attributes[order],
     )

@@ -8,6 +8,7 @@ from clusterctl.shared.spec.records import from_record, to_record
 from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
+    PYG_MODELS,
     SCRIPT,
     WORKLOADS,
     CommandTrain,
@@ -29,6 +30,7 @@ __all__ = [
     "BUILT_IN",
     "OPTIMIZERS",
     "PROFILED_STEPS",
+    "PYG_MODELS",
     "SCRIPT",
     "WORKLOADS",
     "AdamOptions",

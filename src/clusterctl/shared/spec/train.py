@@ -27,6 +27,7 @@ from clusterctl.shared.spec.values import (
     Positive,
     Share,
     Window,
+    Word,
     size_in_bytes,
 )
 
@@ -205,19 +206,145 @@ BUILT_IN = {"gat": GatOptions, "rgat": GatOptions}
 
 
 @dataclass(frozen=True, kw_only=True)
+class PygOptions:
+    """`train.options` of the models of torch_geometric.nn.models: the arguments of the class."""
+
+    hidden_channels: Count = 64
+    """Width of the hidden layers."""
+    num_layers: Count | None = None
+    """Number of layers; by default the length of fan_out."""
+    dropout: Share = 0.0
+    """Fraction of activations between layers to drop in training."""
+    act: Word | None = "relu"
+    """Activation between layers, by PyG's name."""
+    act_first: bool = False
+    """Whether the activation comes before the normalization."""
+    norm: Word | None = None
+    """Normalization between layers, by PyG's name, such as "LayerNorm"."""
+    jk: Annotated[str, OneOf(("last", "cat", "max", "lstm"))] | None = None
+    """Jumping knowledge: how the outputs of all layers are combined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygSageOptions(PygOptions):
+    """`train.options` of the model "GraphSAGE"."""
+
+    aggr: Word = "mean"
+    """How neighbours are combined, by PyG's name."""
+    normalize: bool = False
+    """Whether outputs of layers are scaled to length 1."""
+    root_weight: bool = True
+    """Whether a node's own row counts."""
+    project: bool = False
+    """Whether neighbours pass a linear map before they are combined."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGcnOptions(PygOptions):
+    """`train.options` of the model "GCN"."""
+
+    improved: bool = False
+    """Whether self loops count twice."""
+    add_self_loops: bool = True
+    """Whether each node is its own neighbour."""
+    normalize: bool = True
+    """Whether edges are weighted by the degrees of their nodes."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGatOptions(PygOptions):
+    """`train.options` of the model "GAT"."""
+
+    v2: bool = False
+    """Whether layers are GATv2Conv instead of GATConv."""
+    heads: Count = 1
+    """Attention heads of each layer."""
+    concat: bool = True
+    """Whether the heads of hidden layers are concatenated, and not averaged."""
+    negative_slope: NonNegative = 0.2
+    """Slope of the leaky ReLU of the attention."""
+    add_self_loops: bool = True
+    """Whether each node is its own neighbour."""
+    residual: bool = False
+    """Whether layers add a linear map of their input."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGinOptions(PygOptions):
+    """`train.options` of the model "GIN"."""
+
+    eps: float = 0.0
+    """Initial weight of a node's own row, beside 1."""
+    train_eps: bool = False
+    """Whether that weight is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygPnaOptions(PygOptions):
+    """`train.options` of the model "PNA"; the degrees are those of your graph."""
+
+    aggregators: Word = "mean,min,max,std"
+    """How neighbours are combined, by PyG's names, with commas."""
+    scalers: Word = "identity,amplification,attenuation"
+    """How the results are scaled by degree, by PyG's names, with commas."""
+    towers: Count = 1
+    """Number of parts into which channels are divided."""
+    pre_layers: Count = 1
+    """Linear maps before neighbours are combined."""
+    post_layers: Count = 1
+    """Linear maps after neighbours are combined."""
+    divide_input: bool = False
+    """Whether each tower gets a part of the input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygEdgeCnnOptions(PygOptions):
+    """`train.options` of the model "EdgeCNN"."""
+
+    aggr: Word = "max"
+    """How neighbours are combined, by PyG's name."""
+
+
+PYG_MODELS = {
+    "GraphSAGE": PygSageOptions,
+    "GCN": PygGcnOptions,
+    "GAT": PygGatOptions,
+    "GIN": PygGinOptions,
+    "PNA": PygPnaOptions,
+    "EdgeCNN": PygEdgeCnnOptions,
+}
+"""The classes of torch_geometric.nn.models that node classification knows by name, and the options of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeClassificationTrain(Learning, LoopTrain):
-    """A graph attention network or a model of your own, on a graph that your own code loads, or in the raw layout of
-    PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
+    """A graph attention network, a model of PyG or your own, on a graph that your own code loads, or in the raw layout
+    of PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
 
     epochs: Count = 20
     model: Annotated[
-        str, OneOf(("gat", "rgat"), OBJECT, "a module and a class or function of your code, such as my_model:Net")
+        str,
+        OneOf(
+            ("gat", "rgat", *PYG_MODELS), OBJECT, "a module and a class or function of your code, such as my_model:Net"
+        ),
     ]
-    """"gat" (GATv2), "rgat" (GATv2 for each relation), or your class or function, as MODULE:NAME, called with the
-    numbers of features and classes."""
+    """"gat" (GATv2), "rgat" (GATv2 for each relation), a class of torch_geometric.nn.models, or your class or function,
+    as MODULE:NAME, called with the numbers of features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Options of the model, by name: those of "gat" and "rgat", or of your class, as its dataclass `Options` or as
+    """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
+    batch: Annotated[str, OneOf(("sampled", "graph"))] = "sampled"
+    """Whether a step trains on sampled neighbourhoods of a batch, or an epoch is one step on the whole graph, on one
+    rank."""
+    hops: Natural = 0
+    """Evaluates a model with forward(x, edge_index) in pieces of this many hops around its nodes; 0 evaluates the whole
+    graph at once if it fits into memory, otherwise in pieces of as many hops as the outputs depend on."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -237,6 +364,17 @@ class NodeClassificationTrain(Learning, LoopTrain):
             yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
+        if self.batch == "graph":
+            for name in ("fan_out", "batch_size", "global_batch_size", "sampling", "replace"):
+                if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                    yield f"train.{name}", 'has no effect with train.batch = "graph"; remove this key'
+            if data.cache is not None or data.is_split:
+                key = "cache" if data.cache is not None else "placement"
+                yield f"data.{key}", 'train.batch = "graph" reads all features in each step; remove this key'
+        if self.model in BUILT_IN:
+            for name in ("batch", "hops"):
+                if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                    yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
         yield from super().contradictions(workload, data)
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
