@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.own_links import LinkGraph, without_edge
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead
-from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives
+from clusterctl.engine.graph.links import LinkGraph, both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.link_objective import auc
@@ -87,7 +86,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         self._sampler: Any
         if isinstance(self._own, PygModel):
             self._sampler = SubgraphSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
-            tried = self._sampler.sample(self._examples(self.seeds[:_TRIED_PAIRS]).unique(), 0, 0)
+            tried = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)
         else:
             check_not_lazy(self.model, train.model, "give their sizes; the model is made with the number of features")
@@ -97,9 +96,9 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         if isinstance(whole, OwnInference):
             whole.warn_if_pieces_differ()
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for split, messages in self._graph.other_messages().items():
+        for which, messages in self._graph.other_messages().items():
             other = replace(self._graph, indptr=messages.indptr, indices=messages.indices)
-            self._inferences[split] = self._inference(other, train)
+            self._inferences[which] = self._inference(other, train)
         others = graph.train_negatives
         if task.place.rank == 0 and others is not None and others.numel() and train.negatives:
             print(
