@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, SAGEConv, global_add_pool
+from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv, SAGEConv, global_add_pool
 from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.graph.hops import Hop
+from clusterctl.pyg import Dropout, dropout
 
 
 class Gat(nn.Module):
@@ -61,6 +62,36 @@ class Noisy(nn.Module):
             x = self.norm(self.first((x, x[: hop.targets]), hop.edge_index)).relu()
             return torch.nn.functional.dropout(x, 0.5, self.training)
         out: Tensor = self.last((x, x[: hop.targets]), hop.edge_index)
+        return out
+
+
+class Plain(nn.Module):
+    """As in PyG's examples, which know nothing of clusterctl."""
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([SAGEConv(in_channels, hidden_channels), SAGEConv(hidden_channels, out_channels)])
+        self.norm = nn.BatchNorm1d(hidden_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.norm(self.convs[0](x, edge_index)).relu_()
+        x = nn.functional.dropout(x, 0.5, self.training)
+        out: Tensor = self.convs[1](x, edge_index)
+        return out
+
+
+class Keyed(nn.Module):
+    """The same with dropout by node and without batch norm, on weighted edges: the same on any number of ranks."""
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([GraphConv(in_channels, hidden_channels), GraphConv(hidden_channels, out_channels)])
+        self.drop = Dropout(0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        x = dropout(x, 0.3, self.training)
+        x = self.drop(self.convs[0](x, edge_index, edge_weight).relu())
+        out: Tensor = self.convs[1](x, edge_index, edge_weight)
         return out
 
 

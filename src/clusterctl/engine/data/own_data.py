@@ -45,7 +45,11 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     assert data.load is not None
     name = data.load
     load = found(name, "data.load")
-    identity: dict[str, Any] = {"load": name, "root": data.root and str(Path(data.root).resolve())} | reading
+    identity: dict[str, Any] = {
+        "load": name,
+        "edges": True,
+        "root": data.root and str(Path(data.root).resolve()),
+    } | reading
     identity["code"] = code_digest(name.partition(":")[0])
     if data.root:
         identity["files"] = list(files_below(Path(data.root)))
@@ -180,6 +184,26 @@ class Given:
                 raise self.wrong(what, f"number the nodes from 0 to {nodes - 1}")
         return edges
 
+    def of_edges(self, store: Any, attribute: str, edges: int, where: str = "") -> Tensor | None:
+        """Numbers of the edges, float32 [edges] or [edges, channels]; None, with a note, if they cannot be used."""
+        if attribute not in store or store[attribute] is None:
+            return None
+        value = store[attribute]
+        problem = ""
+        if not isinstance(value, Tensor) or value.is_complex():
+            problem = f"it is {_type(value) if isinstance(value, Tensor) else type(value).__name__}"
+        else:
+            value = self.tensor(store, attribute, where).float()
+            wide = attribute == "edge_weight" and value.dim() == 2 and value.size(1) == 1
+            value = value.squeeze(1) if wide else value
+            if value.dim() not in ((1,) if attribute == "edge_weight" else (1, 2)) or len(value) != edges:
+                problem = f"it has shape {[*value.shape]}, and there are {edges} edges"
+            elif not value.isfinite().all():
+                problem = "it has NaN or infinity"
+        if problem:
+            self.notes.append(f"{where}{attribute} is not used: {problem}")
+        return None if problem else value
+
     def answers(self, store: Any, nodes: int, kind: str, where: str = "") -> tuple[Tensor, int]:
         """`y` of each node, and the number of the model's outputs.
 
@@ -210,26 +234,6 @@ class Given:
         if bool(y.isinf().any()):
             raise self.wrong(f"{where}y is infinite", "give finite numbers, or NaN where one is unknown")
         return y if y.dtype == torch.float64 else y.float()
-
-    def of_edges(self, store: Any, attribute: str, edges: int, where: str = "") -> Tensor | None:
-        """Numbers of the edges, float32 [edges] or [edges, channels]; None, with a note, if they cannot be used."""
-        if attribute not in store or store[attribute] is None:
-            return None
-        value = store[attribute]
-        problem = ""
-        if not isinstance(value, Tensor) or value.is_complex():
-            problem = f"it is {_type(value) if isinstance(value, Tensor) else type(value).__name__}"
-        else:
-            value = self.tensor(store, attribute, where).float()
-            wide = attribute == "edge_weight" and value.dim() == 2 and value.size(1) == 1
-            value = value.squeeze(1) if wide else value
-            if value.dim() not in ((1,) if attribute == "edge_weight" else (1, 2)) or len(value) != edges:
-                problem = f"it has shape {[*value.shape]}, and there are {edges} edges"
-            elif not value.isfinite().all():
-                problem = "it has NaN or infinity"
-        if problem:
-            self.notes.append(f"{where}{attribute} is not used: {problem}")
-        return None if problem else value
 
     def labels(self, store: Any, nodes: int, where: str = "") -> Tensor:
         """The classes `y`, int64 [nodes]; below 0 for nodes without one."""

@@ -108,20 +108,20 @@ class GraphCall:
 
     def __init__(self, model: nn.Module, name: str, of_data: Sequence[str]) -> None:
         """Raises TaskError if there is an argument that nobody can fill."""
-        forward, known = forward_of(model), {*_ALWAYS, *of_data}
-        required, self.written = forward.required, forward.written
+        form, known = forward_of(model), {*_ALWAYS, *of_data}
+        required, self.written = [*form.required], form.written
         unknown = [argument for argument in required if argument not in known]
-        self._takes_batch = len(required) == 1 and (bool(unknown) or required == ("batch",))
-        self._names = {argument: argument for argument in forward.names if argument in known}
+        self._takes_batch = len(required) == 1 and (bool(unknown) or required == ["batch"])
+        self._names = {argument: argument for argument in form.names if argument in known}
         if len(unknown) == len(required) == len(_USUAL):  # other names for the usual ones
             self._names, unknown = dict(zip(required, _USUAL, strict=True)), []
-        elif forward.features in unknown:  # another name for x
-            unknown.remove(forward.features)
-            self._names[forward.features] = "x"
+        elif form.features in unknown:  # another name for x
+            unknown.remove(form.features)
+            self._names[form.features] = "x"
         self.unused = [] if self._takes_batch else [one for one in of_data if not self.takes(one)]
-        if forward.rest:
+        if form.rest:
             hint = "name its arguments, such as x, edge_index, batch"
-            raise TaskError(f"{name}: {self.written}: it is unknown what *{forward.rest} takes", hint, Cause.USER)
+            raise TaskError(f"{name}: {self.written}: it is unknown what *{form.rest} takes", hint, Cause.USER)
         if not self._takes_batch and (unknown or not required):
             has = ", ".join(["x", "edge_index", "batch", *of_data])
             hint = f"set it in the graphs of data.load, or give it a default; they have {has}"

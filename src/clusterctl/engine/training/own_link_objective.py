@@ -185,7 +185,8 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
         """Exact outputs, when the edges of this graph carry messages."""
         if isinstance(self._own, PygModel):
-            return PygInference(self._own, graph, self._features, self._task, len(train.fan_out), hops=0)
+            quiet = graph is not self._graph
+            return PygInference(self._own, graph, self._features, self._task, len(train.fan_out), quiet=quiet)
         return OwnInference(self._own, graph, self._features, len(train.fan_out), self._task)
 
     def _encoded(self, inference: OwnInference | PygInference) -> Features:
@@ -219,11 +220,11 @@ def encoder_of(model: nn.Module, name: str) -> OwnModel:
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
-    forward = forward_of(model, method)
-    if needed := [argument for argument in OF_EDGES if argument in forward.required]:
+    form = forward_of(model, method)
+    if needed := [argument for argument in OF_EDGES if argument in form.required]:
         hint = "give it a default; link prediction reads no attributes of edges"
-        raise TaskError(f"{name}: {forward.written}: nobody fills {needed[0]}", hint, Cause.USER)
-    return (PygModel if forward.is_pygs else OwnModel)(model, name, None, method)
+        raise TaskError(f"{name}: {form.written}: nobody fills {needed[0]}", hint, Cause.USER)
+    return (PygModel if form.is_pygs else OwnModel)(model, name, None, method)
 
 
 class Decoder:

@@ -44,15 +44,23 @@ class Plan(NamedTuple):
 class PygInference:
     """The outputs of `own` for the nodes of `graph`. Construction is a collective.
 
-    `layers` is the least number of hops of a piece; `hops` is `train.hops`. Raises TaskError if neither the whole graph
-    nor pieces are possible.
+    `layers` is the least number of hops of a piece; `hops` is `train.hops`. Unless `quiet`, prints how it evaluates.
+    Raises TaskError if neither the whole graph nor pieces are possible.
     """
 
     def __init__(
-        self, own: PygModel, graph: FeatureGraph, features: Features, task: Task, layers: int, hops: int
+        self,
+        own: PygModel,
+        graph: FeatureGraph,
+        features: Features,
+        task: Task,
+        layers: int,
+        hops: int = 0,
+        *,
+        quiet: bool = False,
     ) -> None:
         self._own, self._graph, self._features, self._task = own, graph, features, task
-        self._layers = layers
+        self._layers, self._quiet = layers, quiet
         self._hops, *need = Plan(*from_first(lambda: self._planned(hops), task.agreeing))
         self._need = Need(*need)
 
@@ -108,17 +116,21 @@ class PygInference:
             if wanted:
                 if needed <= free:
                     self._compare(wanted)
-                print(f"{name} is evaluated in pieces of {wanted} hops")
+                self._print(f"{name} is evaluated in pieces of {wanted} hops")
                 return Plan(wanted, *need)
             if needed <= free:
-                print(f"{name} is evaluated on the whole graph at once: {fits}")
+                self._print(f"{name} is evaluated on the whole graph at once: {fits}")
                 return Plan(0, *need)
             hops, why = self._settled(need, free)
         if not hops:
             hint = "request more memory, or set train.hops to the number of hops that evaluation should read"
             raise TaskError(f"{name} cannot be evaluated exactly: {why}, and {fits}", hint, Cause.USER)
-        print(f"{name} is evaluated in pieces of {hops} hops, which its outputs depend on: {fits}")
+        self._print(f"{name} is evaluated in pieces of {hops} hops, which its outputs depend on: {fits}")
         return Plan(hops, *need)
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            print(line)
 
     def _measured(self) -> Need:
         """What a forward needs for each row and edge."""

@@ -29,8 +29,8 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the larg
 
 
 def forward_of(model: nn.Module, method: str = "forward") -> Forward:
-    """What the `forward` of a model takes, or another method; of the original of one that `torch.compile` made."""
-    return Forward.of(getattr(getattr(model, "_orig_mod", model), method))
+    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it."""
+    return Forward.of(getattr(getattr(model, "_orig_mod", model), method), method)
 
 
 class PygModel(OwnModel):
@@ -38,23 +38,23 @@ class PygModel(OwnModel):
 
     def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
         super().__init__(model, name, classes, method)
-        self.forward = forward_of(model, method)
-        if self.forward.rest == _NO_FORWARD:
+        self.form = forward_of(model, method)
+        if self.form.rest == _NO_FORWARD:
             raise TaskError(f"{name} has no forward", "write forward(self, x, edge_index)", Cause.USER)
-        if self.forward.problem:
-            what, hint = self.forward.problem
+        if self.form.problem:
+            what, hint = self.form.problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
         self.by_layer, self.trims = False, False
 
     def takes(self, name: str) -> bool:
         """Whether the model uses this attribute of edges."""
-        if self.forward.takes_data:
+        if self.form.takes_data:
             return True
         model = getattr(self.model, "_orig_mod", self.model)
         if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
             return False
         layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
-        return name in self.forward.names and not (
+        return name in self.form.names and not (
             name == "edge_attr" and layers and getattr(layers[0], "edge_dim", 0) is None
         )
 
@@ -68,7 +68,7 @@ class PygModel(OwnModel):
             evaluated = replace(sample, randomness=None)
             plain = self.outputs([evaluated], x.clone())
             check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
-            if set(TRIMS) <= set(self.forward.names):
+            if set(TRIMS) <= set(self.form.names):
                 with other_weights(self.model):
                     plain = self.outputs([evaluated], x.clone())
                     self.trims = True
@@ -96,10 +96,8 @@ class PygModel(OwnModel):
                 f"{self.name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number"
             )
         if draws:
-            print(
-                f"{self.name}: forward draws random numbers, such as for dropout, so training depends on the number of "
-                "ranks; with dropout from clusterctl.pyg it does not"
-            )
+            what = f"{self.name}: {self.method} draws random numbers, such as for dropout, so training depends on"
+            print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
 
     def outputs(self, hops: Sequence[Subgraph], x: Tensor) -> Tensor:  # type: ignore[override]
         """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
@@ -112,13 +110,14 @@ class PygModel(OwnModel):
             raise
         except Exception as error:
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
-            raise TaskError(f"{self.name}: {self.method} fails on {shapes}: {described(error)}", cause=Cause.USER) from error
+            message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
         if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
             rows = rows[: subgraph.seeds]
         rows = self._shaped(rows, (subgraph.seeds, self.classes), self.method)
         if torch.is_grad_enabled() and self.model.training and not rows.requires_grad:
             hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
-            raise TaskError(f"{self.name}: {self.method} gives scores without a gradient", hint, Cause.USER)
+            raise TaskError(f"{self.name}: {self.method} gives rows without a gradient", hint, Cause.USER)
         return rows if subgraph.wanted is None else rows.index_select(0, subgraph.wanted)
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
@@ -132,22 +131,22 @@ class PygModel(OwnModel):
             values = subgraph.of_edges(name) if self.takes(name) else None
             found[name] = values if values is None else values.to(x.device, x.dtype)
         found["batch_size"] = subgraph.seeds
-        if self.forward.takes_data:
+        if self.form.takes_data:
             from torch_geometric.data import Data  # late: only for such models, which import it anyway
 
             return [Data(**{name: value for name, value in found.items() if value is not None})], {}
-        if "batch" in self.forward.required:  # one graph
+        if "batch" in self.form.required:  # one graph
             found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
-        elif "batch" in self.forward.names:
+        elif "batch" in self.form.names:
             del found["batch_size"]
-        needs_counts, by_depth = set(TRIMS) & set(self.forward.required), bool(subgraph.rows_by_depth)
+        needs_counts, by_depth = set(TRIMS) & set(self.form.required), bool(subgraph.rows_by_depth)
         if needs_counts or (self.trims and by_depth):
             counts = subgraph.rows_by_depth, subgraph.edges_by_depth
             if not by_depth:  # on whole neighbourhoods nothing may be trimmed
                 counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
             found |= dict(zip(TRIMS, map(list, counts), strict=True))
-        found[self.forward.features] = x
-        return [], {name: found[name] for name in self.forward.names if found.get(name) is not None}
+        found[self.form.features] = x
+        return [], {name: found[name] for name in self.form.names if found.get(name) is not None}
 
     def where_it_breaks(self, hops: Sequence[Subgraph], x: Tensor) -> str:  # type: ignore[override]  # noqa: ARG002
         """The first part of the model with a NaN or infinity; empty if it is the data."""
@@ -211,7 +210,7 @@ def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
     used = [name for name in given if isinstance(own, PygModel) and own.takes(name)]
     if isinstance(own, PygModel):
         for name in OF_EDGES:
-            if name in own.forward.required and name not in given:
+            if name in own.form.required and name not in given:
                 hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
                 raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
     if (unused := [name for name in given if name not in used]) and not quiet:

@@ -280,8 +280,10 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
     # A user's model checks its options when it is created, and a user's optimizer its own.
-    models = {**BUILT_IN, **PYG_MODELS}
-    for name, table, kinds in (("model", "options", models), ("optimizer", "optimizer_options", OPTIMIZERS)):
+    for name, table, kinds in (
+        ("model", "options", BUILT_IN | PYG_MODELS),
+        ("optimizer", "optimizer_options", OPTIMIZERS),
+    ):
         if kind := kinds.get(getattr(job.train, name, "")):
             try:
                 from_record(kind, getattr(job.train, table, {}))

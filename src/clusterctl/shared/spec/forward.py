@@ -23,26 +23,21 @@ class Forward:
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     rest: str = ""  # of *args
-    name: str = "forward"
+    method: str = "forward"
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> Forward:
-        """That of a bound method."""
+    def of(cls, function: Callable[..., Any], name: str = "forward") -> Forward:
+        """That of a bound method, or of another one than forward."""
         parameters = signature(function).parameters.values()
         given = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
         required = tuple(one.name for one in given if one.default is one.empty)
         optional = tuple(one.name for one in given if one.default is not one.empty)
         rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
-        return cls(required, optional, rest, getattr(function, "__name__", "forward"))
+        return cls(required, optional, rest, name)
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.required + self.optional
-
-    @property
-    def written(self) -> str:
-        """How it looks, without defaults."""
-        return f"{self.name}({', '.join((*self.names, *([f'*{self.rest}'] if self.rest else [])))})"
 
     @property
     def takes_data(self) -> bool:
@@ -59,6 +54,12 @@ class Forward:
     def features(self) -> str:
         """The argument for the features: x, or one with another name before edge_index."""
         return self.required[0] if self.required[1:2] == ("edge_index",) else "x"
+
+    @property
+    def written(self) -> str:
+        """How it looks in Python, without the defaults."""
+        names = (*self.required, *(f"{name}=..." for name in self.optional), *([f"*{self.rest}"] if self.rest else []))
+        return f"{self.method}({', '.join(names)})"
 
     @property
     def problem(self) -> tuple[str, str] | None:

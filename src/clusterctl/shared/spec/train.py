@@ -360,10 +360,6 @@ class NodeClassificationTrain(Learning, LoopTrain):
             yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
         if self.model != "rgat" and self.generated:
             yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
-        if self.model == "rgat":
-            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
-        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
-        yield from self.problems_of_learning(links=False, classes_only=classes)
         if self.batch == "graph":
             for name in ("fan_out", "batch_size", "global_batch_size", "sampling", "replace"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
@@ -375,6 +371,10 @@ class NodeClassificationTrain(Learning, LoopTrain):
             for name in ("batch", "hops"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
+        if self.model == "rgat":
+            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
+        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
+        yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
