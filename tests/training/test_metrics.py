@@ -44,8 +44,8 @@ def by_thresholds(scores: Tensor, y: Tensor) -> float:
     found, last = 0.0, 0.0
     for threshold in sorted(set(scores.tolist()), reverse=True):
         chosen = scores >= threshold
-        recall = float(y[chosen].sum() / y.sum())
-        found += (recall - last) * float(y[chosen].mean())
+        recall = int(y[chosen].sum()) / int(y.sum())
+        found += (recall - last) * int(y[chosen].sum()) / int(chosen.sum())
         last = recall
     return found
 

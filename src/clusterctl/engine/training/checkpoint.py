@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import distributed as dist
@@ -220,7 +220,7 @@ class Checkpoints:
         if wait:
             self._task.events.stage(State.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
-        results = [[*result] for result in self.results]
+        results = [list(cast("tuple[Any, ...]", result)) for result in self.results]
         facts = {
             "world_size": place.world_size,
             "fingerprint": self._fingerprint,

@@ -19,7 +19,7 @@ from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
-from clusterctl.engine.training.learner import FUSED, Learner
+from clusterctl.engine.training.learner import FUSED, Adam, Learner
 from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
 from clusterctl.engine.training.schedule import Schedule
@@ -292,7 +292,8 @@ class CapturedStep:
     def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
         if not FUSED:
             raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
-        self._learner, self._clock = learner, learner.clock
+        assert isinstance(learner.optimizer, Adam)  # no workload with this key has another
+        self._learner, self._optimizer, self._clock = learner, learner.optimizer, learner.clock
         self._keys = ReplayedKeys(device)
         self._batch: Batch | None = None
         capture = capture or _cuda_graph
@@ -301,7 +302,7 @@ class CapturedStep:
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
         """Like `Learner.train_step`, but nothing is prepared. A collective."""
-        flat, optimizer = self._learner.flat, self._learner.optimizer
+        flat = self._learner.flat
         self._clock.enter("compute", "forward")
         # Copy the batch into the buffers of the graphs; the weights are scaled to give a mean.
         weights = batch.weights.to(flat.values.dtype) / batch.total
@@ -316,7 +317,7 @@ class CapturedStep:
         self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
         reading = flat.add_up(self._learner.stop, checkpoint_due)
         lap = self._clock.lap("compute", "optimizer")
-        optimizer.advance(lr_scale)
+        self._optimizer.advance(lr_scale)
         self._move()
         return QueuedStep(reading, lap)
 
@@ -328,7 +329,7 @@ class CapturedStep:
 
     def _clip_and_update(self) -> None:
         self._learner.clip()
-        self._learner.optimizer.move()
+        self._optimizer.move()
 
 
 class _Repeated:

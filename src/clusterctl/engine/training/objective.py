@@ -56,7 +56,9 @@ class Accuracy(NamedTuple):
     correct: int
     total: int
 
-    lower_is_better = False
+    @property
+    def lower_is_better(self) -> bool:
+        return False
 
     @property
     def name(self) -> str:

@@ -58,16 +58,16 @@ class Learning:
     """A table with these keys also has `lr`, `weight_decay`, `evaluate_every` and the like (`LoopTrain`)."""
 
     loss: Annotated[str, OneOf(LOSSES, OBJECT, YOURS)] = "cross_entropy"
-    """What to minimise: the first for classes, "bce_with_logits" for labels of 0 and 1, "mse", "l1" and "huber" for
-    numbers, or your function of scores and y, as MODULE:NAME."""
+    """What to minimise: one of these for classes, for labels of 0 and 1, or for numbers, or your function of scores and
+    y, as MODULE:NAME."""
     class_weights: Annotated[tuple[NonNegative, ...] | str, Or("balanced")] = ()
     """With loss "cross_entropy": a weight for each class; "balanced" weights all classes of the training split
     equally."""
     label_smoothing: Share = 0.0
     """With loss "cross_entropy": share of each label that is spread over all classes."""
     metric: Annotated[str, OneOf(METRICS, OBJECT, YOURS)] | None = None
-    """How the model is measured: "accuracy", or "f1_micro", "rmse" or "mae" as the loss suggests, by default; or your
-    function of predictions and y, as MODULE:NAME."""
+    """How the model is measured: by default as suits the loss, such as by "accuracy" or "rmse"; or by your function of
+    predictions and y, as MODULE:NAME."""
     metric_better: Annotated[str, OneOf(("higher", "lower"))] = "higher"
     """Which values of your own metric are better."""
     report_train: bool = False
