@@ -16,6 +16,7 @@ from support.own_nets import Encoder, some_links
 from support.ranks import run_program
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric import seed_everything
 from torch_geometric.data import Data as PygData
 from torch_geometric.data import HeteroData
 from torch_geometric.transforms import RandomLinkSplit
@@ -286,7 +287,7 @@ def test_losses_and_scores_do_not_depend_on_the_number_of_ranks_and_it_learns(tm
 
 def split(**options: Any) -> tuple[PygData, PygData, PygData]:
     """Training, validation and test data, as PyG's users make them."""
-    torch.manual_seed(1)
+    seed_everything(1)
     chosen = {"num_val": 0.1, "num_test": 0.2, "add_negative_train_samples": False} | options
     parts: tuple[PygData, PygData, PygData] = RandomLinkSplit(**chosen)(some_links())
     return parts
@@ -350,7 +351,7 @@ def test_examples_are_those_given_and_pass_no_messages(lone_task: Task) -> None:
 def test_pairs_without_an_edge_may_be_given_for_training_too(
     lone_task: Task, capsys: pytest.CaptureFixture[str], negatives: int
 ) -> None:
-    parts = split(add_negative_train_samples=True, neg_sampling_ratio=0.5)  # draws from NumPy's generator, too
+    parts = split(add_negative_train_samples=True, neg_sampling_ratio=0.5)
     train = parts[0]
     trained = objective(link_graph(parts, "my:load"), lone_task, model="users:Pygs", negatives=negatives)
     given = {label: set(map(tuple, pairs_of(train, label).t().tolist())) for label in (0, 1)}

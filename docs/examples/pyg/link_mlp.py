@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 from torch_geometric.transforms import RandomLinkSplit
@@ -28,7 +29,7 @@ class Net(torch.nn.Module):
 
 def load(_):
     """Training, validation and test data with `edge_label_index` and `edge_label`."""
-    torch.manual_seed(0)
+    seed_everything(0)
     kind = torch.randint(4, (400,))
     edge_index = torch.randint(400, (2, 6000))
     edge_index = to_undirected(edge_index[:, kind[edge_index[0]] == kind[edge_index[1]]])

@@ -84,20 +84,17 @@ def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
         if not pairs[split][0].numel():
             raise given.wrong(f"{where}no pair has an edge (edge_label 1)", _HINT)
         given.unused([data], ["x", "edge_index", *_LABELS], where)
+    passing = {split: edges_of(Adjacency(*edges)) for split, edges in messages.items()}
     lacking = [split for split in ("val", "test") if not pairs[split][1].numel()]
     if lacking:  # as many pairs without an edge, which are drawn once
-        everything = torch.cat([pairs[split][0] for split in parts], 1)
+        everything = torch.cat([*passing.values(), *(pairs[split][0] for split in parts)], 1)
         counts = [pairs[split][0].size(1) for split in lacking]
         for split, others in zip(lacking, _others(everything, nodes, counts), strict=True):
             pairs[split] = (pairs[split][0], others)
         given.notes.append(f"{' and '.join(lacking)}: no pair has edge_label 0, so as many without an edge are drawn")
     for split in ("val", "test"):
         keys = _keys(pairs[split][0], nodes)
-        others = {
-            "examples of train": pairs["train"][0],
-            f"in edge_index of {split}": edges_of(Adjacency(*messages[split])),
-        }
-        for where, edges in others.items():
+        for where, edges in (("examples of train", pairs["train"][0]), (f"in edge_index of {split}", passing[split])):
             if count := int(torch.isin(keys, _keys(edges, nodes)).sum()):
                 what = f"{count} of {len(keys)} pairs to predict in {split} are, in either direction, {where}"
                 given.notes.append(f"leak: {what}")
