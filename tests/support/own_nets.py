@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv, SAGEConv, global_add_pool
 from torch_geometric.transforms import RandomLinkSplit
@@ -176,7 +177,7 @@ class LinkNet(nn.Module):
 
 def split_links(_: Path | None = None) -> tuple[Data, Data, Data]:
     """`some_links` with splits and negatives as PyG makes them."""
-    torch.manual_seed(1)
+    seed_everything(1)  # negatives are drawn by NumPy and Python, too
     parts: tuple[Data, Data, Data] = RandomLinkSplit(num_val=0.1, num_test=0.2, neg_sampling_ratio=0.5)(some_links())
     return parts
 

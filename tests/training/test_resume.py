@@ -209,6 +209,40 @@ def test_interrupted_training_on_the_whole_graph_is_bit_identical(tmp_path: Path
         assert interrupted_twice[name] == undisturbed[name]
 
 
+LINKS_AND_GRAPHS = """
+    from support.own_nets import molecules, split_links
+    from clusterctl.shared.spec import LinkPredictionTrain
+    from clusterctl.engine.data.own_graphs import collection_of
+    from clusterctl.engine.data.own_links import link_graph
+    from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+    from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+    links, graphs = link_graph(split_links(), "load"), collection_of(molecules(), "load", answers="numbers")
+    both = dict(batch_size=None, epochs=3, patience=3)
+    link = LinkPredictionTrain(model="support.own_nets:LinkNet", negatives=2, metric="mrr", global_batch_size=64,
+                               **both)
+    graph = GraphClassificationTrain(model="support.own_nets:MoleculeNet", loss="l1", global_batch_size=16, **both)
+    result = {}
+    for name, train, objective_of in (
+        ("link", link, lambda task, fold: OwnLinkPrediction(links, link, task)),
+        ("graph", graph, lambda task, fold: OwnGraphClassification(graphs, graph, task)),
+    ):
+        result[name] = [trained(task, name + "-left-alone", train, objective_of)]
+        result[name] += [trained(task, name, train, objective_of, [2, 6])]
+print(json.dumps(result))
+"""
+
+
+@pytest.mark.long
+def test_interrupted_training_of_links_and_of_graphs_is_bit_identical(tmp_path: Path) -> None:
+    support = f"import torch_geometric\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+    program = PROLOGUE + support + CORA_TASK + LINKS_AND_GRAPHS
+    output, *_ = run_program(program, RunDir(tmp_path / "ranks").attempt(0), [1, 1])
+    for undisturbed, interrupted_twice in json.loads(output.splitlines()[-1]).values():
+        assert [leave for leave, _ in interrupted_twice["left"]] == [75, 75]
+        for name in ("losses", "digest", "scores"):
+            assert interrupted_twice[name] == undisturbed[name]
+
+
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 
 

@@ -132,7 +132,8 @@ class GraphClassification(Objective[Graphs]):
 def pieces_of(graphs: Tensor, sizes: Tensor) -> Iterator[Tensor]:
     """Consecutive graphs, of these sizes, in pieces of at most twice `_LARGEST_PIECE`, or of one larger graph."""
     starts = sizes.cumsum(0) - sizes
-    counts = starts.div(_LARGEST_PIECE, rounding_mode="floor").unique_consecutive(return_counts=True)[1]
+    of_piece = starts.div(_LARGEST_PIECE, rounding_mode="floor")
+    counts = torch.unique_consecutive(of_piece, return_counts=True)[1]
     yield from torch.split(graphs, counts.tolist())
 
 
