@@ -68,9 +68,10 @@ def built(
 ) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
-    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones, and
-    `layers` to num_layers. The model gets `options` as an instance of its dataclass `Options`, if it has one, otherwise
-    as keyword arguments. With `lazy`, it may have layers whose sizes are unknown before the first forward.
+    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones
+    unless all have defaults, and `layers` to num_layers. The model gets `options` as an instance of its dataclass
+    `Options`, if it has one, otherwise as keyword arguments. With `lazy`, it may have layers whose sizes are
+    unknown before the first forward.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
@@ -144,6 +145,9 @@ def arguments_of(
         keywords.setdefault("num_layers", layers)
     required = [one.name for one in parameters.values() if one.default is one.empty and one.kind not in _REST]
     missing = [one for one in required if one not in keywords]
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    if not missing and (named or not takes_any):
+        return [], keywords
     unnamed = [size for size, argument in usual.items() if not argument]
     if not named:  # the first arguments
         first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
