@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one-hot labels": ({"y": torch.eye(NODES)[:, :3]}, "y has shape .* several labels"),
     "too few labels": ({"y": torch.zeros(3)}, r"y has shape \[3\]"),
     "identifiers as labels": ({"y": torch.arange(NODES) * 1000}, "y has classes up to 19000"),
-    "no class": ({"y": torch.full((NODES,), -1)}, "without a label"),
+    "no class": ({"y": torch.full((NODES,), -1)}, "without a label|no class from 0 on"),
     "no class for a node to train on": ({"y": torch.arange(NODES) % 3 - 1}, "train_mask are without a label"),
     "NaN as a label": ({"y": torch.where(MASK, NAN, 1.0)}, "10 nodes in train_mask are without a label"),
     "indices as a mask": ({"train_mask": SPLIT}, "train_mask is a list of numbers"),
@@ -138,13 +138,13 @@ def test_nodes_without_a_label_may_be_outside_of_all_splits() -> None:
         y = torch.where(some_data().test_mask, unknown, torch.arange(NODES) % 2.0)
         graph = graph_of(some_data(y=y, test_mask=torch.zeros(NODES, dtype=torch.bool)), "my:load", notes := [])
         assert graph.num_classes == 2
-        assert notes == ["test_mask choose no node, so there is no accuracy of them"]
+        assert notes == ["test_mask choose no node, so there is no score of them"]
 
 
 def test_what_is_not_used_is_named() -> None:
     more = {"edge_attr": torch.ones(200, 2), "pos": torch.ones(NODES, 2), "edge_weight": torch.ones(200)}
     graph_of(some_data(**more), "my:load", notes := [])
-    assert notes == ["edge_attr, edge_weight, pos are not used"]
+    assert notes == ["pos is not used"]
     loops = torch.cat([EDGES[:, EDGES[0] != EDGES[1]], torch.zeros(2, 3, dtype=torch.int64)], 1)
     link_graph(some_data(edge_index=loops), "my:load", notes := [])
     assert notes == ["test_mask, train_mask, val_mask, y are not used", "3 self loops in edge_index are not used"]
