@@ -98,12 +98,13 @@ def fit(
         for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
             for batch, prepared in of_step:
                 if batch.is_last:
-                    factor = schedule.factor(epoch, batch.step)
-                    stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
-                    checkpoints.boundary(stops, progress.position, parts)
-                else:
-                    learner.add(batch, prepared)
+                    break
+                learner.add(batch, prepared)
                 task.clock.enter("sampling")
+            factor = schedule.factor(epoch, batch.step)
+            stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
+            checkpoints.boundary(stops, progress.position, parts)
+            task.clock.enter("sampling")
         stops = progress.catch_up()
         checkpoints.boundary(stops, progress.position, parts)
 

@@ -361,7 +361,7 @@ class NodeClassificationTrain(Learning, LoopTrain):
         if self.model != "rgat" and self.generated:
             yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
         if self.batch == "graph":
-            for name in ("fan_out", "batch_size", "global_batch_size", "sampling", "replace"):
+            for name in ("fan_out", "batch_size", "global_batch_size", "accumulate", "sampling", "replace"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", 'has no effect with train.batch = "graph"; remove this key'
             if data.cache is not None or data.is_split:
