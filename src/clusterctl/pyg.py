@@ -3,7 +3,7 @@
     from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
 
 The arguments and the batches are PyG's. Samples depend on torch's seed, the epoch and the loader's inputs, not on the
-number of workers. `dropout` and `Dropout` replace torch's in models of workload "node-classification".
+number of workers. `dropout` and `Dropout` replace torch's in models of your own.
 """
 
 from __future__ import annotations

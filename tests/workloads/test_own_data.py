@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one-hot labels": ({"y": torch.eye(NODES)[:, :3]}, "y has shape .* several labels"),
     "too few labels": ({"y": torch.zeros(3)}, r"y has shape \[3\]"),
     "identifiers as labels": ({"y": torch.arange(NODES) * 1000}, "y has classes up to 19000"),
-    "no class": ({"y": torch.full((NODES,), -1)}, "without a label"),
+    "no class": ({"y": torch.full((NODES,), -1)}, "without a label|no class from 0 on"),
     "no class for a node to train on": ({"y": torch.arange(NODES) % 3 - 1}, "train_mask are without a label"),
     "NaN as a label": ({"y": torch.where(MASK, NAN, 1.0)}, "10 nodes in train_mask are without a label"),
     "indices as a mask": ({"train_mask": SPLIT}, "train_mask is a list of numbers"),
@@ -187,7 +187,7 @@ def test_nodes_without_a_label_may_be_outside_of_all_splits() -> None:
 def test_what_is_not_used_is_named() -> None:
     more = {"edge_attr": torch.ones(200, 2), "pos": torch.ones(NODES, 2), "edge_weight": torch.ones(200)}
     graph_of(some_data(**more), "my:load", notes := [])
-    assert notes == ["edge_attr, edge_weight, pos are not used"]
+    assert notes == ["pos is not used"]
     loops = torch.cat([EDGES[:, EDGES[0] != EDGES[1]], torch.zeros(2, 3, dtype=torch.int64)], 1)
     link_graph(some_data(edge_index=loops), "my:load", notes := [])
     assert notes == ["test_mask, train_mask, val_mask, y are not used", "3 self loops in edge_index are not used"]
@@ -197,6 +197,34 @@ def test_what_is_not_used_is_named() -> None:
     assert notes == ["paper, cites, paper: edge_attr is not used", "paper: year is not used"]
     collection_of(some_graphs(smiles="CCO", cut_index=torch.ones(2)), "my:load", notes := [])
     assert notes == ["cut_index, smiles are not used"]
+
+
+def test_attributes_of_edges_follow_their_edges() -> None:
+    numbers = torch.arange(200.0)
+    graph = graph_of(some_data(edge_weight=numbers[:, None], edge_attr=torch.stack([numbers, -numbers], 1)), "my:load")
+    targets = torch.arange(NODES).repeat_interleave(graph.degree)
+    assert graph.edge_weight is not None
+    assert torch.equal(torch.stack([graph.indices.long(), targets]), EDGES[:, graph.edge_weight.long()])
+    assert graph.edge_attr is not None
+    assert torch.equal(graph.edge_attr, torch.stack([graph.edge_weight, -graph.edge_weight], 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"edge_attr": torch.ones(199)}, "edge_attr is not used: it has shape [199], and there are 200 edges"),
+        ({"edge_weight": torch.ones(200, 2)}, "edge_weight is not used: it has shape [200, 2]"),
+        ({"edge_attr": torch.full((200,), NAN)}, "edge_attr is not used: it has NaN or infinity"),
+        ({"edge_attr": ["a"] * 200}, "edge_attr is not used: it is list"),
+        ({"edge_attr": torch.ones(200, 2, 2)}, "edge_attr is not used: it has shape [200, 2, 2]"),
+    ],
+)
+def test_attributes_of_edges_that_cannot_be_used_are_named(changes: dict[str, Any], note: str) -> None:
+    graph = graph_of(some_data(**changes), "my:load", notes := [])
+    assert graph.edge_attr is None
+    assert graph.edge_weight is None
+    assert len(notes) == 1
+    assert notes[0].startswith(note)
 
 
 def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
