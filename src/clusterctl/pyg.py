@@ -3,7 +3,7 @@
     from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
 
 The arguments and the batches are PyG's. Samples depend on torch's seed, the epoch and the loader's inputs, not on the
-number of workers.
+number of workers. `dropout` and `Dropout` replace torch's in models of your own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch_geometric.loader import LinkLoader, NodeLoader
 
+from clusterctl.engine.graph.dropout import Dropout as Dropout
+from clusterctl.engine.graph.dropout import dropout as dropout
 from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler as PygNeighborSampler
 from clusterctl.engine.graph.pyg.sparse import without_sparse
 

@@ -148,6 +148,10 @@ class Auc(NamedTuple):
     negatives: int
 
     @property
+    def lower_is_better(self) -> bool:
+        return False
+
+    @property
     def name(self) -> str:
         return "AUC"
 

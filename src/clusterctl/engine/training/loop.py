@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -18,8 +19,10 @@ from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
-from clusterctl.engine.training.learner import FUSED, Learner
+from clusterctl.engine.training.learner import FUSED, Adam, Learner
+from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
+from clusterctl.engine.training.schedule import Schedule
 from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.engine.training.trace import StepTrace
 from clusterctl.shared.errors import Cause, TaskError
@@ -63,9 +66,9 @@ def fit(
     plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty", cause=Cause.DATA)
-    learner = Learner(objective, train, task)
-    best = Best(learner.flat.values, train.patience, learner.tables, objective.model)
-    parts = learner.parts() | {"best": best}
+    learner, schedule = Learner(objective, train, task), Schedule(train, plan.steps)
+    best = Best(learner.measured, train.patience, learner.tables, objective.model)
+    parts = learner.parts() | {"best": best} | ({"schedule": schedule} if schedule.waits_for_scores else {})
     checkpoints = checkpoints or Checkpoints(task, train)
     position = checkpoints.restore(parts, fold.number if fold else 1)
     if position.epoch > train.epochs:  # resumed with fewer epochs
@@ -81,18 +84,25 @@ def fit(
     captured = CapturedStep(learner, task.device) if getattr(train, "cuda_graph", False) else None
     train_step = captured.train_step if captured else learner.train_step
     prepare = trace.named("sample", (lambda _: None) if captured else objective.prepare)
+    more = ("train",) if getattr(train, "report_train", False) else ()
 
+    accumulate = getattr(train, "accumulate", 1)
     halving, progress = Halving(train.stop_early, task), Progress(log, position, plan.seeds.numel(), task.device)
     for epoch in range(position.epoch, train.epochs + 1):
         log.epoch(epoch)
         objective.model.train()
         task.clock.restart("sampling")
         seeds_done = progress.position.seeds
-        batches = prefetched(plan.batches(epoch, seeds_done), prepare)
-        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(seeds_done)):
-            step = (epoch - 1) * plan.steps + batch.step
-            scale = lr_scale(train.schedule, train.warmup, step, train.epochs * plan.steps)
-            stops = progress.add(batch, train_step(batch, prepared, scale, checkpoints.due))
+        in_parts = (part for batch in plan.batches(epoch, seeds_done) for part in batch.parts(accumulate))
+        steps = groupby(prefetched(in_parts, prepare), lambda pair: pair[0].step)
+        for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
+            for batch, prepared in of_step:
+                if batch.is_last:
+                    break
+                learner.add(batch, prepared)
+                task.clock.enter("sampling")
+            factor = schedule.factor(epoch, batch.step)
+            stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
             checkpoints.boundary(stops, progress.position, parts)
             task.clock.enter("sampling")
         stops = progress.catch_up()
@@ -101,12 +111,14 @@ def fit(
         scores: Mapping[str, Score] = {}
         last, decides = epoch == train.epochs, halving.decides(epoch)
         if last or decides or (train.evaluate_every and epoch % train.evaluate_every == 0):
-            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
+            scores = _evaluated(learner, (*more, "val", "test") if last and not train.patience else (*more, "val"), log)
         log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
+        if schedule.waits_for_scores and scores:
+            schedule.offer(scores["val"])
         if train.patience and scores and best.offer(scores["val"]):
             break
-        if decides and not last and halving.stops(epoch, scores["val"].value):
-            scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
+        if decides and not last and halving.stops(epoch, merit_of(scores["val"])):
+            scores = scores if train.patience else _evaluated(learner, (*more, "val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
         if scores and not last:  # evaluation can take long: handle a stop request that arrived meanwhile
@@ -114,19 +126,21 @@ def fit(
 
     if train.patience:
         best.restore()
-        scores = _evaluated(objective, ("val", "test"), log)
+        scores = _evaluated(learner, (*more, "val", "test"), log)
         log.print_line("best weights", scores)
     trace.close()
     checkpoints.finish()
+    learner.flat.values.copy_(learner.measured)
     if fold is None:
         checkpoints.keep_weights(whole_weights(objective.model))
     return scores["test"]
 
 
-def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
+def _evaluated(learner: Learner, splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
     log.evaluating()
-    objective.model.eval()
-    scores = objective.evaluate(splits)
+    learner.objective.model.eval()
+    with learner.evaluating():
+        scores = learner.objective.evaluate(splits)
     log.scores(scores)
     return scores
 
@@ -148,21 +162,6 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
             yield ready, prepared.result()
 
 
-def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
-    """The factor of the learning rate at `step`, counted from 0, of `steps`.
-
-    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
-    half a cosine ("cosine") that would reach 0 one step after the last.
-    """
-    rising = int(warmup * steps + 0.5)
-    if step < rising:
-        return (step + 1) / rising
-    if schedule == "constant":
-        return 1.0
-    first = max(0, rising - 1)  # the step with scale 1
-    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
-
-
 class Best:
     """Keeps a copy of `values`, the rows of `tables` and the buffers of `model` from the best score.
 
@@ -176,11 +175,11 @@ class Best:
         self._model = model
         self._kept = [value.clone() for value in self._values] if patience else []
         self._kept_untrained = self._untrained() if patience else {}
-        self._score, self._waited = -1.0, 0
+        self._merit, self._waited = -math.inf, 0
 
     def state(self) -> PartState:
-        """The best score, the number of scores since, and the best weights if they may be restored."""
-        noted = torch.tensor([self._score, self._waited], dtype=torch.float64)
+        """The best score's merit, the number of scores since, and the best weights if they may be restored."""
+        noted = torch.tensor([self._merit, self._waited], dtype=torch.float64)
         if not self._patience:
             return PartState({"noted": noted})
         values, *rows = self._kept
@@ -190,7 +189,7 @@ class Best:
         return PartState({"noted": noted, "kept": values, **buffers}, sharded, optional=buffers)
 
     def load(self, state: PartState) -> None:
-        self._score, waited = state.same["noted"].tolist()
+        self._merit, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:
             _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
@@ -205,8 +204,8 @@ class Best:
             raise TaskError(
                 "the validation split is empty, but train.patience needs it", "set train.patience = 0", Cause.DATA
             )
-        if score.value > self._score:
-            self._score, self._waited = score.value, 0
+        if (merit := merit_of(score)) > self._merit:
+            self._merit, self._waited = merit, 0
             _copy(self._values, self._kept)
             self._kept_untrained = self._untrained() if self._patience else {}
         else:
@@ -249,8 +248,8 @@ class Halving:
         times = epoch // self._first
         return times & (times - 1) == 0
 
-    def stops(self, epoch: int, score: float) -> bool:
-        """Whether the run stops after `epoch`, with this validation score. A collective of all ranks.
+    def stops(self, epoch: int, merit: float) -> bool:
+        """Whether the run stops after `epoch`, with a validation score of this merit. A collective of all ranks.
 
         A restarted run repeats its earlier decision.
         """
@@ -265,9 +264,9 @@ class Halving:
                 return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
             scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
             others = [other for other in scores if other is not None]
-            better = sum(other > score for other in others)
+            better = sum(other > merit for other in others)
             stops = better > len(others) / 2
-            write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+            write_json(own, {"score": merit, "better": better, "others": len(others), "stops": stops})
             return better, len(others), stops
 
         better, others, stops = from_first(judged, self._task.agreeing)
@@ -294,7 +293,8 @@ class CapturedStep:
     def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
         if not FUSED:
             raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
-        self._learner, self._clock = learner, learner.clock
+        assert isinstance(learner.optimizer, Adam)  # no workload with this key has another
+        self._learner, self._optimizer, self._clock = learner, learner.optimizer, learner.clock
         self._keys = ReplayedKeys(device)
         self._batch: Batch | None = None
         capture = capture or _cuda_graph
@@ -303,7 +303,7 @@ class CapturedStep:
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
         """Like `Learner.train_step`, but nothing is prepared. A collective."""
-        flat, optimizer = self._learner.flat, self._learner.optimizer
+        flat = self._learner.flat
         self._clock.enter("compute", "forward")
         # Copy the batch into the buffers of the graphs; the weights are scaled to give a mean.
         weights = batch.weights.to(flat.values.dtype) / batch.total
@@ -318,7 +318,7 @@ class CapturedStep:
         self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
         reading = flat.add_up(self._learner.stop, checkpoint_due)
         lap = self._clock.lap("compute", "optimizer")
-        optimizer.advance(lr_scale)
+        self._optimizer.advance(lr_scale)
         self._move()
         return QueuedStep(reading, lap)
 
@@ -330,7 +330,7 @@ class CapturedStep:
 
     def _clip_and_update(self) -> None:
         self._learner.clip()
-        self._learner.optimizer.move()
+        self._optimizer.move()
 
 
 class _Repeated:

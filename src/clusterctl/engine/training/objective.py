@@ -34,11 +34,20 @@ class Score(Protocol):
 
     @property
     def value(self) -> float:
-        """From 0 to 1; higher is better."""
+        """A finite number."""
 
     @property
     def total(self) -> int:
         """The number of evaluated examples."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a lower value is better."""
+
+
+def merit_of(score: Score) -> float:
+    """The value of a score, negated if lower is better: the highest merit is the best."""
+    return -score.value if score.lower_is_better else score.value
 
 
 class Accuracy(NamedTuple):
@@ -46,6 +55,10 @@ class Accuracy(NamedTuple):
 
     correct: int
     total: int
+
+    @property
+    def lower_is_better(self) -> bool:
+        return False
 
     @property
     def name(self) -> str:
@@ -83,7 +96,7 @@ class Objective(Generic[Prepared]):
     unit: str
     """The plural noun for seeds: nodes, graphs, edges."""
     classes: int
-    """The number of classes: a random guess scores 1 / classes, with the loss log(classes)."""
+    """The number of classes: a random guess scores 1 / classes, with the loss log(classes); 0 if that does not hold."""
     model: nn.Module
     """The module with the parameters, which may contain a `ShardedTable`."""
     own_training: OwnTraining | None = None
@@ -104,15 +117,16 @@ class Objective(Generic[Prepared]):
         raise NotImplementedError
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
-        """This rank's part of the step's mean loss: the parts of all ranks add up to it."""
+        """This rank's part of the step's mean loss, or of a part of the step: all of them add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         if self.own_training:
-            self.own_training.begin_step(*randomness)
+            self.own_training.begin_step(*randomness, *([batch.part] if batch.part else []))
         with self._precision.autocast(self._task.device):
             gathered = self.gather(prepared)
         scores = self.scored(prepared, gathered, randomness)
         nodes, edges = self.work(batch, prepared)
-        self._task.clock.count(nodes, edges * dist.get_world_size())
+        of_parts_before = self._task.clock.work["edges"] if batch.part else 0
+        self._task.clock.count(nodes, of_parts_before + edges * dist.get_world_size())
         loss = self.error(scores, batch, prepared)
         if self.own_training:
             self.own_training.check_finite(loss, lambda: self.where_it_breaks(prepared, gathered))
@@ -145,7 +159,7 @@ class Objective(Generic[Prepared]):
         raise NotImplementedError
 
     def evaluate(self, splits: Sequence[str]) -> Mapping[str, Score]:
-        """The exact score on each of `splits` ("val", "test"), over all ranks."""
+        """The exact score on each of `splits` ("train", "val", "test"), over all ranks."""
         raise NotImplementedError
 
     def rows_of(self, fetch: Fetch[Rows]) -> Rows:

@@ -32,7 +32,14 @@ class Batches:
     @property
     def size(self) -> int:
         """The global batch: examples of all ranks together in a full step."""
-        return self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks
+        if self.is_whole:
+            return self.examples.size if self.examples else 1
+        return (self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks) * self._parts
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each epoch is one step on the whole graph."""
+        return getattr(self.train, "batch", "") == "graph"
 
     @property
     def steps(self) -> int | None:
@@ -61,6 +68,8 @@ class Batches:
         return "set train.global_batch_size instead of train.batch_size: it stays the same for any number of ranks"
 
     def __str__(self) -> str:
+        if self.is_whole:
+            return "the whole graph in each step; 1 step per epoch"
         batch = f"global batch {self._size_in_words}"
         if self.examples is None:
             return f"{batch}; the log shows the steps per epoch once the data set is prepared"
@@ -69,12 +78,18 @@ class Batches:
         return f"{batch}; {about}{self.steps:,} step{plural} per epoch of {self._examples_in_words}"
 
     @property
+    def _parts(self) -> int:
+        """How many parts each rank's share of a full step is computed in."""
+        return getattr(self.train, "accumulate", 1)
+
+    @property
     def _size_in_words(self) -> str:
         least, most = self.size // self.ranks, self.per_rank
+        parts = f" in {self._parts:,} parts" if self._parts > 1 else ""
         if self.ranks == 1:
-            return f"{self.size:,}"
+            return f"{self.size:,}{parts}"
         share = f"{most:,}" if least == most else f"{least:,} or {most:,}"
-        return f"{self.size:,} ({self.ranks:,} ranks x {share})"
+        return f"{self.size:,} ({self.ranks:,} ranks x {share}{parts})"
 
     @property
     def _examples_in_words(self) -> str:
