@@ -4,6 +4,7 @@
 
 The arguments and the batches are PyG's. Samples depend on torch's seed, the epoch and the loader's inputs, not on the
 number of workers. The old NeighborSampler, the samplers alone, and ClusterData, partitioned by pymetis, are here too.
+`dropout` and `Dropout` replace torch's in models of workload "node-classification".
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch_geometric.loader import ClusterData as PygOwnClusterData
 from torch_geometric.loader import ClusterLoader as ClusterLoader
 from torch_geometric.loader import LinkLoader, NodeLoader
 
+from clusterctl.engine.graph.dropout import Dropout as Dropout
+from clusterctl.engine.graph.dropout import dropout as dropout
 from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.pyg.adjacency import by_target
 from clusterctl.engine.graph.pyg.bidirectional import PygBidirectionalSampler as PygBidirectionalSampler

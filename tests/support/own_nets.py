@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, SAGEConv, global_add_pool
+from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv, SAGEConv, global_add_pool
+from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.graph.hops import Hop
+from clusterctl.pyg import Dropout, dropout
 
 
 class Gat(nn.Module):
@@ -63,6 +65,36 @@ class Noisy(nn.Module):
         return out
 
 
+class Plain(nn.Module):
+    """As in PyG's examples, which know nothing of clusterctl."""
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([SAGEConv(in_channels, hidden_channels), SAGEConv(hidden_channels, out_channels)])
+        self.norm = nn.BatchNorm1d(hidden_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.norm(self.convs[0](x, edge_index)).relu_()
+        x = nn.functional.dropout(x, 0.5, self.training)
+        out: Tensor = self.convs[1](x, edge_index)
+        return out
+
+
+class Keyed(nn.Module):
+    """The same with dropout by node and without batch norm, on weighted edges: the same on any number of ranks."""
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([GraphConv(in_channels, hidden_channels), GraphConv(hidden_channels, out_channels)])
+        self.drop = Dropout(0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        x = dropout(x, 0.3, self.training)
+        x = self.drop(self.convs[0](x, edge_index, edge_weight).relu())
+        out: Tensor = self.convs[1](x, edge_index, edge_weight)
+        return out
+
+
 class GraphNet(nn.Module):
     """A graph classifier, as in PyG's examples."""
 
@@ -97,3 +129,57 @@ def some_links(_: Path | None = None) -> Data:
     edges = ends[:, kept]
     edges = torch.cat([edges, edges[:, : edges.size(1) // 2].flip(0)], 1)
     return Data(x=nn.functional.one_hot(kind, 2) + torch.randn(60, 2, generator=generator) / 2, edge_index=edges)
+
+
+class LinkNet(nn.Module):
+    """An encoder and a decoder, as in PyG's examples of link prediction."""
+
+    def __init__(self, in_channels: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = SAGEConv(in_channels, hidden), SAGEConv(hidden, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def encode(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
+        return rows
+
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        scores: Tensor = self.out(z[edge_label_index[0]] * z[edge_label_index[1]])
+        return scores
+
+
+def split_links(_: Path | None = None) -> tuple[Data, Data, Data]:
+    """`some_links` with splits and negatives as PyG makes them."""
+    torch.manual_seed(1)
+    parts: tuple[Data, Data, Data] = RandomLinkSplit(num_val=0.1, num_test=0.2, neg_sampling_ratio=0.5)(some_links())
+    return parts
+
+
+class MoleculeNet(nn.Module):
+    """A number for each graph, from kinds of atoms and bonds."""
+
+    def __init__(self, num_features: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.atoms, self.bonds = nn.Embedding(9, hidden), nn.Embedding(4, hidden)
+        self.conv, self.out = GINEConv(nn.Linear(hidden, hidden)), nn.Linear(hidden, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+        rows = self.conv(self.atoms(x.squeeze(1)), edge_index, self.bonds(edge_attr)).relu()
+        scores: Tensor = self.out(global_add_pool(rows, batch))
+        return scores
+
+
+def molecules(_: Path | None = None) -> dict[str, list[Data]]:
+    """Three splits of graphs with two targets each, of which every fourth is unknown."""
+    made = torch.Generator().manual_seed(1)
+
+    def molecule(number: int) -> Data:
+        nodes = 3 + number % 4
+        x, edges = torch.randint(9, (nodes, 1), generator=made), torch.randint(nodes, (2, 7), generator=made)
+        bonds = torch.randint(4, (7,), generator=made)
+        y = torch.stack([x.sum(), bonds.sum()]).view(1, 2) / 10.0
+        y[0, number % 2] = torch.nan if number % 4 == 0 else y[0, number % 2]
+        return Data(x=x, edge_index=edges, edge_attr=bonds, y=y)
+
+    sizes = {"train": 50, "val": 13, "test": 14}
+    return {split: [molecule(number) for number in range(size)] for split, size in sizes.items()}

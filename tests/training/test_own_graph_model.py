@@ -14,16 +14,20 @@ import pytest
 import torch
 from support.ranks import IMDB, run_program
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.data import Batch as PygBatch
 from torch_geometric.data import Data as PygData
-from torch_geometric.nn import GINConv, global_add_pool
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
+from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import graph_objective
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.graph_objective import OwnGraphClassification
-from clusterctl.engine.workloads.graph_classification import collection_of, recipe
+from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.workloads.graph_classification import recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
@@ -32,6 +36,7 @@ from clusterctl.shared.spec import Cluster, Data, GraphClassificationTrain, Job
 TRAIN = GraphClassificationTrain(model="users:Net", features="given", precision="float64")
 PROGRAM = f"""
 import json, sys
+import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.engine.graph.collection import Collection
@@ -41,7 +46,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, GraphClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.graph_objective import OwnGraphClassification
+from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
 
@@ -51,14 +56,19 @@ class Losses(list):
             self.append(loss)
 
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))
-    train = GraphClassificationTrain(
-        model="support.own_nets:GraphNet", batch_size=None, global_batch_size=240, epochs=3, precision="float64",
-        lr=0.01,
-    )
-    losses = Losses()
-    score = fit(OwnGraphClassification(graphs, train, task, 3), train, replace(task, metrics=losses), Fold(1, 1))
-print(json.dumps([losses, score]))
+    results = {{}}
+    data = Data(root={str(IMDB)!r}), Data(load="support.own_nets:molecules")
+    for own, reading, learns in zip(data, ({{}}, {{"answers": "numbers"}}), ({{}}, {{"loss": "l1"}}), strict=True):
+        graphs = shared(task, Collection, *recipe(own, reading))
+        train = GraphClassificationTrain(
+            model="support.own_nets:" + ("MoleculeNet" if own.load else "GraphNet"), batch_size=None,
+            global_batch_size=24 if own.load else 240, epochs=3, precision="float64", lr=0.01, **learns
+        )
+        losses = Losses()
+        objective = OwnGraphClassification(graphs, train, task, 0 if own.load else 3)
+        score = fit(objective, train, replace(task, metrics=losses), None if own.load else Fold(1, 1))
+        results[train.model[17:]] = [losses, score.value, score.total]
+print(json.dumps(results))
 """
 
 
@@ -105,7 +115,8 @@ def some_graphs(_: Path | None = None) -> list[PygData]:
 def users() -> Iterator[types.ModuleType]:
     """The user's module."""
     module = types.ModuleType("users")
-    vars(module).update(Net=Net, Nodewise=Nodewise, Broken=Broken, Endless=Endless, some_graphs=some_graphs)
+    vars(module).update({name: value for name, value in globals().items() if isinstance(value, type)})
+    vars(module).update(some_graphs=some_graphs)
     sys.modules["users"] = module
     yield module
     del sys.modules["users"]
@@ -125,7 +136,7 @@ def test_the_model_gets_the_batch_that_pygs_loader_would_make(lone_task: Task) -
     together = PygBatch.from_data_list(some_graphs())
     expected = ours.model(together.x.double(), together.edge_index, together.batch)
     prepared = ours.prepare(whole_batch())
-    assert torch.allclose(ours.scores(prepared, prepared.rows, ()), expected, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(ours.scores(prepared, prepared.given, ()), expected, rtol=1e-12, atol=1e-12)
     loss = nn.functional.cross_entropy(expected, together.y)
     assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
 
@@ -137,14 +148,227 @@ def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks(tmp_path: Path
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
         found[ranks] = json.loads(outputs[-1].splitlines()[-1])
-    losses, score = found[1]
-    assert found[3][0] == pytest.approx(losses, rel=1e-9)
-    assert (found[3][1], losses[-1] < losses[0]) == (score, True)
+    for model in ("GraphNet", "MoleculeNet"):
+        losses, score, total = found[1][model]
+        assert found[3][model][0] == pytest.approx(losses, rel=1e-9)
+        assert found[3][model][1:] == [pytest.approx(score, rel=1e-9), total]
+        assert losses[-1] < losses[0]
+
+
+class Embedding(nn.Module):
+    """As for molecules: whole numbers, and arguments in another order."""
+
+    def __init__(self, num_classes: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.nodes, self.edges = nn.Embedding(9, hidden), nn.Embedding(4, hidden)
+        self.conv, self.out = GINEConv(nn.Linear(hidden, hidden)), nn.Linear(hidden + 2, num_classes)
+
+    def forward(self, edge_attr: Tensor, batch: Tensor, x: Tensor, edge_index: Tensor, pos: Tensor) -> Tensor:
+        rows = self.conv(self.nodes(x.squeeze()), edge_index, self.edges(edge_attr)).relu()
+        out: Tensor = self.out(global_add_pool(torch.cat([rows, pos], 1), batch))
+        return out
+
+
+class OfData(Embedding):
+    def forward(self, batched: PygBatch) -> Tensor:  # type: ignore[override]
+        assert batched.num_graphs == len(batched.u)
+        return super().forward(batched.edge_attr, batched.batch, batched.x, batched.edge_index, batched.pos)
+
+
+class OtherNames(Net):
+    def forward(self, h: Tensor, edges: Tensor, graph_of: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(h, edges, graph_of)
+
+
+class Optional(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int = 0, flag: bool = True) -> Tensor:
+        assert num_graphs == int(batch.max()) + 1
+        return super().forward(x, edge_index, batch)
+
+
+class Sparse(Net):
+    def forward(self, x: Tensor, adj_t: Tensor, batch: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class Starred(Net):
+    def forward(self, *everything: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class Charged(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, charge: Tensor, batch: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class Pair(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Any:
+        return super().forward(x, edge_index, batch), x
+
+
+class Flat(nn.Module):
+    """One number for each graph, and no size in its constructor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        rows: Tensor = self.out(global_add_pool(x, batch)).squeeze()
+        return rows
+
+
+MOLECULES: list[PygData] = []
+for number, graph in enumerate(some_graphs()):
+    made = torch.Generator().manual_seed(number)
+    MOLECULES.append(
+        PygData(
+            x=torch.randint(9, (graph.num_nodes, 1), generator=made),
+            edge_index=graph.edge_index,
+            edge_attr=torch.randint(4, (graph.num_edges,), generator=made),
+            pos=torch.randn(graph.num_nodes, 2, generator=made),
+            u=torch.randn(1, 4, generator=made),
+            y=graph.y,
+        )
+    )
+
+
+@pytest.mark.parametrize("model", ["Embedding", "OfData"])
+def test_attributes_come_as_pygs_loader_gives_them(
+    lone_task: Task, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    ours = OwnGraphClassification(
+        collection_of(MOLECULES, "my:load"), replace(TRAIN, model=f"users:{model}"), lone_task
+    )
+    together = PygBatch.from_data_list(MOLECULES)
+    prepared = ours.prepare(whole_batch())
+    for name in ("x", "edge_index", "edge_attr", "batch", "ptr"):
+        assert torch.equal(prepared.given[name], together[name]), name  # edges in the user's order
+    assert prepared.given["pos"].dtype == torch.float64
+    together.pos, together.u = together.pos.double(), together.u.double()
+    expected = Embedding.forward(
+        ours.model, together.edge_attr, together.batch, together.x, together.edge_index, together.pos
+    )
+    assert torch.allclose(ours.scores(prepared, prepared.given, ()), expected, rtol=1e-12, atol=1e-12)
+    assert ("u of the data: not used" in capsys.readouterr().out) == (model == "Embedding")
+
+
+@pytest.mark.parametrize("model", ["OtherNames", "Optional"])
+def test_arguments_may_have_other_names_or_defaults(lone_task: Task, model: str) -> None:
+    ours, usual = (objective(lone_task, model=f"users:{name}") for name in (model, "Net"))
+    prepared = ours.prepare(whole_batch())
+    assert torch.equal(ours.scores(prepared, prepared.given, ()), usual.scores(prepared, prepared.given, ()))
+
+
+def test_features_are_those_of_the_data_unless_another_kind_is_set(lone_task: Task) -> None:
+    widths = {kind: objective(lone_task, features=kind).model.conv.nn.in_features for kind in ("auto", "ones", "given")}
+    assert widths == {"auto": 5, "ones": 1, "given": 5}
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"), [("mse", F.mse_loss), ("bce_with_logits", F.binary_cross_entropy_with_logits)]
+)
+def test_several_targets_count_where_they_are_known(lone_task: Task, loss: str, plain: Any) -> None:
+    graphs = [PygData(x=graph.x, edge_index=graph.edge_index) for graph in some_graphs()]
+    made = torch.Generator().manual_seed(5)
+    for graph in graphs:
+        graph.y = torch.randint(2, (1, 3), generator=made).float()
+        graph.y[torch.rand(1, 3, generator=made) < 0.3] = float("nan")
+    train = replace(TRAIN, loss=loss)
+    ours = OwnGraphClassification(collection_of(graphs, "my:load", answers="numbers"), train, lone_task)
+    prepared = ours.prepare(whole_batch())
+    y = torch.cat([graph.y for graph in graphs]).double()
+    known = ~y.isnan()
+    expected = plain(ours.scores(prepared, prepared.given, ())[known], y[known])
+    assert ours.loss(whole_batch(), prepared).item() == pytest.approx(expected.item(), rel=1e-12)
+    assert ours.evaluate(["test"])["test"].total == 4
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_for_each_graph_may_have_any_shape(lone_task: Task, shape: tuple[int, ...]) -> None:
+    graphs = [PygData(x=graph.x, edge_index=graph.edge_index, y=graph.x.sum().view(shape)) for graph in some_graphs()]
+    train = replace(TRAIN, model="users:Flat", loss="l1")
+    ours = OwnGraphClassification(collection_of(graphs, "my:load", answers="numbers"), train, lone_task)
+    assert ours.loss(whole_batch(), ours.prepare(whole_batch())).isfinite()
+    assert ours.evaluate(["val"])["val"].name == "mae"
+
+
+def test_evaluation_takes_batches_of_bounded_size(lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = objective(lone_task)
+    whole = ours.evaluate(["train"])
+    sizes: list[int] = []
+    ours.model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(len(given["x"]) + given["edge_index"].size(1)), with_kwargs=True
+    )
+    monkeypatch.setattr(graph_objective, "_LARGEST_PIECE", 30)
+    assert ours.evaluate(["train"]) == whole
+    assert len(sizes) > 5
+    assert max(sizes) <= 30 + 13  # one graph more
+
+
+def test_splits_of_the_data_replace_the_folds(lone_task: Task) -> None:
+    graphs = some_graphs()
+    for parts in (
+        (graphs[:20], graphs[20:30], graphs[30:]),
+        {"test": graphs[30:], "train": graphs[:20], "val": graphs[20:30]},
+        [PygBatch.from_data_list(graphs[:20]), iter(graphs[20:30]), graphs[30:]],
+    ):
+        if isinstance(parts, list):
+            parts[1] = list(parts[1])
+        collection = collection_of(parts, "my:load")
+        ours = OwnGraphClassification(collection, TRAIN, lone_task)
+        assert {split: score.total for split, score in ours.evaluate(["train", "val", "test"]).items()} == {
+            "train": 20,
+            "val": 10,
+            "test": 10,
+        }
+        assert ours.seeds.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"edge_attr": None}, "39 of 40 graphs have edge_attr"),
+        ({"edge_attr": torch.ones(3)}, "graph 3: edge_attr has 3 rows, and there are 7 edges"),
+        ({"edge_attr": torch.ones(7, 2)}, "edge_attr has different shapes"),
+        ({"edge_attr": torch.full((7,), float("nan"))}, "graph 3: edge_attr has NaN or infinity"),
+        ({"pos": torch.ones(2, 2)}, "graph 3: pos has 2 rows, and there are 6 nodes"),
+        ({"y": torch.ones(1, 2)}, "graph 3: y has 2 values, and graph 0 has 1"),
+        ({"y": torch.full((1,), float("inf"))}, "graph 3: y is infinite"),
+        ({"y": torch.ones(2, 1)}, "graph 3: y has shape"),
+        ({"x": None}, "39 of 40 graphs have x"),
+    ],
+)
+def test_a_graph_unlike_the_others_is_refused(changes: dict[str, Any], words: str) -> None:
+    graphs = [graph.clone() for graph in MOLECULES]
+    for name, value in changes.items():
+        graphs[3][name] = value
+    with pytest.raises(TaskError, match=words) as refused:
+        collection_of(graphs, "my:load", answers="numbers")
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ([some_graphs(), some_graphs()], "graph 0: it is list, not Data"),
+        ((some_graphs(), [], some_graphs()), "the list of val is empty"),
+        ({"train": some_graphs(), "valid": some_graphs(), "test": some_graphs()}, "dict with train, valid, test"),
+        ([HeteroData(), HeteroData()], "graph 0: it is HeteroData"),
+        ([some_graphs()[0], 3], "graph 1: it is int"),
+    ],
+)
+def test_what_is_no_list_of_graphs_is_refused(result: Any, words: str) -> None:
+    with pytest.raises(TaskError, match=words) as refused:
+        collection_of(result, "my:load")
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        ("users:Sparse", ["forward(x: ", "the graphs have no adj_t"]),
+        ("users:Starred", ["it is unknown what its * takes"]),
+        ("users:Charged", ["the graphs have no charge"]),
+        ("users:Pair", ["forward gives tuple"]),
+        ("users:Embedding", ["the graphs have no edge_attr, pos"]),
         ("users:Nodewise", ["forward gives a tensor [180, 3]", "[graphs, classes] = [40, 3]"]),
         ("users:Broken", ["forward fails on x [180, 5], 280 edges, 40 graphs"]),
         ("users:Endless", ["the loss is not finite: forward of users:Endless"]),

@@ -14,17 +14,20 @@ import pytest
 import torch
 from support.own_nets import Encoder, some_links
 from support.ranks import run_program
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.data import Data as PygData
+from torch_geometric.data import HeteroData
+from torch_geometric.transforms import RandomLinkSplit
 
+from clusterctl.engine.data.own_links import LinkGraph, link_graph
 from clusterctl.engine.graph.features import hidden
 from clusterctl.engine.graph.links import ends, has_edge
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.own_link_objective import LinkGraph, LinkSample, OwnLinkPrediction
-from clusterctl.engine.workloads.link_prediction import link_graph
+from clusterctl.engine.training.own_link_objective import LinkSample, OwnLinkPrediction
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
@@ -42,8 +45,8 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, LinkPredictionTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.engine.workloads.link_prediction import link_graph
+from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+from clusterctl.engine.data.own_links import LinkGraph, link_graph
 from clusterctl.engine.data.own_data import own_recipe
 
 class Losses(list):
@@ -52,9 +55,10 @@ class Losses(list):
             self.append(loss)
 
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:some_links"), link_graph))
+    graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:{{load}}"), link_graph))
     train = LinkPredictionTrain(
-        model="support.own_nets:Encoder", batch_size=None, global_batch_size=100, epochs=3, precision="float64", lr=0.01
+        model="support.own_nets:{{model}}", batch_size=None, global_batch_size=100, epochs=3, precision="float64",
+        lr=0.01, negatives={{negatives}}, metric="{{metric}}"
     )
     losses = Losses()
     score = fit(OwnLinkPrediction(graph, train, task, {{cache}}), train, replace(task, metrics=losses))
@@ -86,11 +90,64 @@ class WrongScore(Encoder):
         return sources * targets
 
 
+class Pygs(Encoder):
+    """As PyG's users write it: whole forward passes, and a decoder with parameters."""
+
+    def __init__(self, in_channels: int, hidden: int = 8) -> None:
+        super().__init__(in_channels, hidden)
+        self.mlp = nn.Linear(hidden, 1)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "layer":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    def encode(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
+        return out
+
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        out: Tensor = self.mlp(z[edge_label_index[0]] * z[edge_label_index[1]])
+        return out
+
+
+class OfForward(Pygs):
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("layer", "encode"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return Pygs.encode(self, x, edge_index)
+
+    def decode(self, z_src: Tensor, z_dst: Tensor) -> Tensor:  # type: ignore[override]
+        out: Tensor = self.mlp(z_src * z_dst).squeeze()
+        return out
+
+
+class OldDecoder(Pygs):
+    def decode(self, z: Tensor, pos_edge_index: Tensor, neg_edge_index: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class WideDecoder(Pygs):
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        return z[edge_label_index[0]]
+
+
+class BrokenDecoder(Pygs):
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        return super().decode(z[:, 1:], edge_label_index)
+
+
+class Labelled(Pygs):
+    def encode(self, x: Tensor, edge_index: Tensor, edge_label: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
 @pytest.fixture(autouse=True)
 def users() -> Iterator[types.ModuleType]:
     """The user's module."""
     module = types.ModuleType("users")
-    vars(module).update(Encoder=Encoder, Whole=Whole, Scoring=Scoring, WrongScore=WrongScore)
+    vars(module).update({name: value for name, value in globals().items() if isinstance(value, type)})
     sys.modules["users"] = module
     yield module
     del sys.modules["users"]
@@ -191,11 +248,19 @@ def test_with_features_on_disk_embeddings_are_there_too(
     assert disk.evaluate(["val", "test"]) == memory
 
 
-def result_of_ranks(folder: Path, tasks_per_node: list[int], cache: int | None = None) -> Any:
-    """The losses, and the AUC's parts."""
+FORMS: dict[str, Any] = {
+    "layer": {"load": "some_links", "model": "Encoder", "negatives": 1, "metric": "roc_auc"},
+    "encode": {"load": "split_links", "model": "LinkNet", "negatives": 2, "metric": "hits@10"},
+}
+
+
+def result_of_ranks(folder: Path, tasks_per_node: list[int], cache: int | None = None, form: str = "layer") -> Any:
+    """The losses, and the score's parts."""
     program = PROGRAM.replace("{cache}", str(cache))
-    outputs = run_program(program, RunDir(folder / f"on-{sum(tasks_per_node)}-{cache}").attempt(0), tasks_per_node)
-    return json.loads(outputs[-1].splitlines()[-1])
+    for name, value in FORMS[form].items():
+        program = program.replace(f"{{{name}}}", str(value))
+    run = RunDir(folder / f"{form}-on-{sum(tasks_per_node)}-{cache}")
+    return json.loads(run_program(program, run.attempt(0), tasks_per_node)[-1].splitlines()[-1])
 
 
 @pytest.mark.long
@@ -206,13 +271,202 @@ def test_with_features_on_disk_losses_and_auc_are_the_same(tmp_path: Path, tasks
 
 
 @pytest.mark.long
-def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path) -> None:
-    losses, score = result_of_ranks(tmp_path, [1])
-    losses_of_three, score_of_three = result_of_ranks(tmp_path, [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_losses_and_scores_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path, form: str) -> None:
+    losses, score = result_of_ranks(tmp_path, [1], form=form)
+    losses_of_three, score_of_three = result_of_ranks(tmp_path, [1, 2], form=form)
     assert losses_of_three == pytest.approx(losses, rel=1e-9)
     assert score_of_three == score
-    half_wins, positives, negatives = score
-    assert half_wins / (2 * positives * negatives) > 0.7
+    if form == "layer":
+        half_wins, positives, negatives = score
+        assert half_wins / (2 * positives * negatives) > 0.7
+
+
+def split(**options: Any) -> tuple[PygData, PygData, PygData]:
+    """Training, validation and test data, as PyG's users make them."""
+    torch.manual_seed(1)
+    chosen = {"num_val": 0.1, "num_test": 0.2, "add_negative_train_samples": False} | options
+    parts: tuple[PygData, PygData, PygData] = RandomLinkSplit(**chosen)(some_links())
+    return parts
+
+
+def pairs_of(data: PygData, label: int) -> Tensor:
+    pairs: Tensor = data.edge_label_index[:, data.edge_label == label]
+    return pairs
+
+
+@pytest.mark.parametrize("model", ["Pygs", "OfForward"])
+@pytest.mark.parametrize(("metric", "name"), [("roc_auc", "AUC"), ("hits@5", "hits@5"), ("mrr", "mrr")])
+def test_each_split_is_scored_on_its_own_messages_and_negatives(
+    lone_task: Task, model: str, metric: str, name: str
+) -> None:
+    parts = dict(zip(("train", "val", "test"), split(neg_sampling_ratio=3.0), strict=True))
+    trained = objective(link_graph(parts, "my:load"), lone_task, model=f"users:{model}", metric=metric)
+    trained.model.eval()
+    for which, score in trained.evaluate(["val", "test"]).items():
+        data = parts[which]
+        with torch.no_grad():
+            z = Pygs.encode(trained.model, data.x.double(), data.edge_index)
+            positive, negative = (Pygs.decode(trained.model, z, pairs_of(data, label)).view(-1) for label in (1, 0))
+        assert len(negative) == 3 * len(positive)
+        if metric == "roc_auc":
+            assert score == auc(positive, negative)
+        elif metric == "mrr":
+            above, ties = ((compared(negative, one) for one in positive) for compared in (torch.gt, torch.eq))
+            ranks = [1 + int(more.sum()) + int(same.sum()) / 2 for more, same in zip(above, ties, strict=True)]
+            assert score.value == pytest.approx(sum(1 / rank for rank in ranks) / len(ranks), rel=1e-12)
+        else:
+            assert score.value == pytest.approx(float((positive > negative.topk(5).values[-1]).double().mean()))
+        assert (score.name, score.total >= len(positive)) == (name, True)
+
+
+def test_examples_are_those_given_and_pass_no_messages(lone_task: Task) -> None:
+    train = split()[0]
+    trained = objective(link_graph(split(), "my:load"), lone_task, negatives=3, model="users:Pygs")
+    assert trained.seeds.numel() == train.edge_label_index.size(1)
+    everything: set[tuple[int, int]] = set()
+    edges = set(map(tuple, train.edge_index.t().tolist()))
+    for batch in EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1):
+        prepared = trained.prepare(batch)
+        (sample,) = prepared.hops
+        pairs = sample.nodes[prepared.pairs]
+        count = batch.seeds.numel()
+        assert prepared.y.tolist() == [1.0] * count + [0.0] * 3 * count
+        assert torch.equal(pairs[:, :count], train.edge_label_index[:, batch.seeds])
+        assert not edges & set(map(tuple, pairs[:, count:].t().tolist()))
+        passed = set(map(tuple, sample.nodes[sample.edge_index].t().tolist()))
+        examples = set(map(tuple, pairs[:, :count].t().tolist()))
+        assert not passed & (examples | {(target, source) for source, target in examples})
+        everything |= examples
+        weights = prepared.weights.double()
+        scores = trained.scores(prepared, trained.gather(prepared), ())
+        expected = (F.binary_cross_entropy_with_logits(scores, prepared.y, reduction="none") * weights).sum()
+        assert trained.loss(batch, prepared).item() == pytest.approx(expected.item() / (4 * batch.total), rel=1e-12)
+    assert everything == set(map(tuple, train.edge_label_index.t().tolist()))
+
+
+@pytest.mark.parametrize("negatives", [0, 1])
+def test_pairs_without_an_edge_may_be_given_for_training_too(
+    lone_task: Task, capsys: pytest.CaptureFixture[str], negatives: int
+) -> None:
+    train = split(add_negative_train_samples=True, neg_sampling_ratio=0.5)[0]
+    graph = link_graph(split(add_negative_train_samples=True, neg_sampling_ratio=0.5), "my:load")
+    trained = objective(graph, lone_task, model="users:Pygs", negatives=negatives)
+    given = {label: set(map(tuple, pairs_of(train, label).t().tolist())) for label in (0, 1)}
+    assert trained.seeds.numel() == train.edge_label.numel()
+    found: dict[int, set[tuple[int, int]]] = {0: set(), 1: set()}
+    for batch in EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1):
+        prepared = trained.prepare(batch)
+        pairs = prepared.hops[0].nodes[prepared.pairs][:, : batch.seeds.numel()]
+        for pair, label in zip(pairs.t().tolist(), prepared.y.tolist(), strict=False):
+            found[int(label)].add((pair[0], pair[1]))
+        edges = int(prepared.y.sum())
+        assert len(prepared.y) == batch.seeds.numel() + negatives * edges
+        assert prepared.total == len(prepared.y)  # on one rank, without padding
+    assert found == given
+    assert ("have edge_label 0 and are examples" in capsys.readouterr().out) == bool(negatives)
+
+
+def test_drawn_pairs_are_never_examples_outside_of_the_messages(lone_task: Task) -> None:
+    parts = split(disjoint_train_ratio=0.5)
+    trained = objective(link_graph(parts, "my:load"), lone_task, negatives=8, model="users:Pygs")
+    edges = torch.cat([parts[0].edge_index, parts[0].edge_label_index], 1)
+    known = set(map(tuple, edges.t().tolist()))
+    for batch in EpochPlan(trained.seeds, 64, 0, 0, 1).batches(1):
+        prepared = trained.prepare(batch)
+        drawn = prepared.hops[0].nodes[prepared.pairs][:, prepared.y == 0]
+        assert not known & set(map(tuple, drawn.t().tolist()))
+
+
+def test_other_forms_of_the_same_splits_give_the_same_graph() -> None:
+    expected, parts = link_graph(split(), "my:load"), split(split_labels=True)
+    for same in (parts, list(parts), dict(zip(("train", "val", "test"), parts, strict=True))):
+        graph = link_graph(same, "my:load")
+        for name in ("indices", "train", "val", "test"):
+            assert torch.equal(getattr(graph, name), getattr(expected, name)), name
+    unlabelled = [part.clone() for part in split()]
+    del unlabelled[0].edge_label_index, unlabelled[0].edge_label, unlabelled[1].edge_label
+    graph = link_graph(unlabelled, "my:load", notes := [])
+    assert graph.train is None  # all edges are examples
+    assert graph.val_negatives.shape == graph.val.shape
+    assert notes == ["val: no pair has edge_label 0, so as many without an edge are drawn"]
+
+
+def test_a_leak_is_named_in_one_line() -> None:
+    train, val, test = split()
+    test.edge_label_index = torch.cat([test.edge_label_index, train.edge_index[:, :3].flip(0)], 1)
+    test.edge_label = torch.cat([test.edge_label, torch.ones(3)])
+    val.edge_index = torch.cat([val.edge_index, pairs_of(val, 1)[:, :2]], 1)
+    link_graph((train, val, test), "my:load", notes := [])
+    leaks = [note for note in notes if note.startswith("leak: ")]
+    assert len(leaks) == 3
+    assert all(words in " ".join(leaks) for words in ("in test are examples of train", "edges in edge_index of val"))
+
+
+SPLIT = split()
+PAIRS = SPLIT[1].edge_label.numel()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"edge_label_index": None, "edge_label": None}, "val: it has no edge_label_index"),
+        ({"edge_label_index": torch.full((2, PAIRS), 60)}, "val: edge_label_index has sources from 60 to 60, beyond"),
+        ({"edge_label_index": torch.zeros(2, PAIRS)}, "val: edge_label_index is float32"),
+        ({"edge_label_index": torch.zeros(PAIRS, 2, dtype=torch.int64)}, "val: edge_label_index has shape"),
+        ({"edge_label": torch.ones(3)}, "val: edge_label has shape .3., and edge_label_index has"),
+        ({"edge_label": torch.full((PAIRS,), 4.5)}, "val: edge_label has values such as 4.5"),
+        ({"edge_label": torch.zeros(PAIRS)}, "val: no pair has an edge"),
+        ({"x": torch.zeros(60, 2)}, "val: x is not that of train"),
+        ({"x": None}, "val: it has no x"),
+        ({"edge_index": None}, "val: it has no edge_index"),
+    ],
+)
+def test_a_wrong_split_is_refused(changes: dict[str, Any], words: str) -> None:
+    train, val, test = split()
+    for name, value in changes.items():
+        val[name] = value
+    with pytest.raises(TaskError, match=words) as refused:
+        link_graph((train, val, test), "my:load")
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (SPLIT[:2], "it returned 2 graphs"),
+        (SPLIT[0], "it returned one graph with edge_label_index"),
+        ([HeteroData()] * 3, "it returned HeteroData"),
+        ({"train": SPLIT[0], "test": SPLIT[2]}, "it returned dict with train, test"),
+        ([[SPLIT[0]], [SPLIT[1]], [SPLIT[2]]], "it returned 3 graphs"),
+    ],
+)
+def test_what_is_no_split_graph_is_refused(result: Any, words: str) -> None:
+    with pytest.raises(TaskError, match=words) as refused:
+        link_graph(result, "my:load")
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("OldDecoder", {}, r"decode\(z: .* must take two arguments"),
+        ("WideDecoder", {}, r"decode gives a tensor \[32, 8\]"),
+        ("BrokenDecoder", {}, r"decode fails on 32 pairs, rows .*test_own_link_model.py, line"),
+        ("Labelled", {}, "encode.* edge_label"),
+        ("Pygs", {"negatives": 0}, "train.negatives = 0, and the data has no pairs"),
+    ],
+)
+def test_a_wrong_decoder_is_reported(
+    graph: LinkGraph, lone_task: Task, model: str, options: dict[str, Any], words: str
+) -> None:
+    def step() -> None:
+        trained = objective(graph, lone_task, model=f"users:{model}", **options)
+        (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+        trained.loss(batch, trained.prepare(batch))
+
+    with pytest.raises(TaskError, match=words):
+        step()
 
 
 def test_a_wrong_score_is_reported(graph: LinkGraph, lone_task: Task) -> None:

@@ -315,7 +315,7 @@ def test_a_wrong_model_is_reported_with_its_layer(
     error = wrong(users, spoilt, lone_task, Net)
     assert "the features x of the data have NaN or infinity" in error.message
     assert "train.lr" not in str(error.hint)
-    assert "cannot be made: " in wrong(users, graph, lone_task, Net, width=3).message
+    assert "train.options.width: users:Net has no such argument" in wrong(users, graph, lone_task, Net, width=3).message
     assert "returned int, not a torch.nn.Module" in wrong(users, graph, lone_task, lambda *_: 3).message
     assert "nothing to train" in wrong(users, graph, lone_task, lambda *_: nn.Identity()).message
     del users.Net  # type: ignore[attr-defined]

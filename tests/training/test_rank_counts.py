@@ -72,6 +72,15 @@ with joined(Context(record, attempt=current_attempt())) as task:
     result["users_gcn"] = Losses()
     result["users_gcn_accuracy"] = fit(OwnNodeClassification(graph, gcn, task), gcn,
                                        replace(task, metrics=result["users_gcn"]))
+    weighted = replace(graph, edge_weight=torch.linspace(0.5, 1.5, graph.indices.numel()))
+    for name, own in dict(
+        keyed=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8)),
+        pygs=replace(users, model="GAT", options=dict(hidden_channels=8, heads=2, v2=True), sampling="labor"),
+        pieces=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8), hops=2),
+    ).items():
+        result[name] = Losses()
+        result[f"{{name}}_accuracy"] = fit(OwnNodeClassification(weighted, own, task), own,
+                                         replace(task, metrics=result[name]))
     split = OwnNodeClassification(graph, users, task, split=True)
     split.model.load_state_dict(objective.model.state_dict())
     result["users_split_accuracy"] = split.evaluate(("test",))["test"]
@@ -118,7 +127,8 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
 
 
 @pytest.mark.parametrize(
-    "name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "users_gcn", "rgat"]
+    "name",
+    ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "users_gcn", "rgat", "keyed", "pygs"],
 )
 def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
     results: dict[int, list[dict[str, Any]]], name: str
@@ -126,6 +136,13 @@ def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
     alone = results[1][0]
     assert results[3][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[3][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
+
+
+def test_pieces_are_evaluated_like_the_whole_graph(results: dict[int, list[dict[str, Any]]]) -> None:
+    for ranks in results.values():
+        for rank in ranks:
+            assert rank["pieces"] == rank["keyed"]
+            assert rank["pieces_accuracy"] == rank["keyed_accuracy"]
 
 
 @pytest.mark.parametrize("placement", ["on_disk", "split"])

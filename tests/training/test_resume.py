@@ -101,6 +101,7 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     results = interrupted(tmp_path, plans, FOLDS + SHOP + OWN, shape)
     own, own_left_alone = results.pop("own"), results.pop("own-left-alone")
     gat, gat_left_alone = results.pop("gat"), results.pop("gat-left-alone")
+    plain, plain_left_alone = results.pop("plain"), results.pop("plain-left-alone")
     rgat, rgat_left_alone = results.pop("rgat"), results.pop("rgat-left-alone")
     folds = {name: results.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = results.pop("shop"), results.pop("shop-left-alone")
@@ -115,8 +116,10 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     for name in ("losses", "digest", "scores"):
         assert shop[name] == shop_left_alone[name]
         assert own[name] == own_left_alone[name]
+        assert plain[name] == plain_left_alone[name]
         assert gat[name] == gat_left_alone[name]
         assert rgat[name] == rgat_left_alone[name]
+    assert [leave for leave, _ in plain["left"]] == [75, 75]  # of PyG's form, with batch norm and torch's dropout
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
 
@@ -150,6 +153,10 @@ OWN = """
     result["own"] = trained(task, "own", train, objective_of, [3, 8])
     train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
                                     batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
+    plain = replace(train, model="support.own_nets:Plain", options=dict(hidden_channels=8))
+    plain_of = lambda task, fold: OwnNodeClassification(graph, plain, task)
+    result["plain-left-alone"] = trained(task, "plain-left-alone", plain, plain_of)
+    result["plain"] = trained(task, "plain", plain, plain_of, [3, 8])
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
     from support.made_graphs import random_academy
@@ -159,6 +166,29 @@ OWN = """
     result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)
     result["rgat"] = trained(task, "rgat", train, objective_of, [2, 6])
 """
+WHOLE_GRAPH = """
+    from clusterctl.shared.spec import NodeClassificationTrain
+    from clusterctl.engine.training.own_objective import OwnNodeClassification
+    train = NodeClassificationTrain(model="support.own_nets:Plain", options=dict(hidden_channels=8), batch="graph",
+                                    epochs=6)
+    objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
+    result = {"none": trained(task, "none", train, objective_of)}
+    result[0] = trained(task, "run-0", train, objective_of, [2, 5])
+print(json.dumps(result))
+"""
+
+
+def test_interrupted_training_on_the_whole_graph_is_bit_identical(tmp_path: Path) -> None:
+    support = f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+    (output,) = run_program(PROLOGUE + support + CORA_TASK + WHOLE_GRAPH, RunDir(tmp_path / "ranks").attempt(0), [1])
+    results = json.loads(output.splitlines()[-1])
+    undisturbed, interrupted_twice = results["none"], results["0"]
+    assert list(undisturbed["losses"]) == [str(step) for step in range(1, 7)]
+    assert [step for _, step in interrupted_twice["left"]] == [2, 5]
+    for name in ("losses", "digest", "scores"):
+        assert interrupted_twice[name] == undisturbed[name]
+
+
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 
 

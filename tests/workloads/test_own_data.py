@@ -15,10 +15,10 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.data.own_data import own_recipe, prepared
+from clusterctl.engine.data.own_graphs import collection_of
+from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.workloads.graph_classification import collection_of
-from clusterctl.engine.workloads.link_prediction import link_graph
 from clusterctl.engine.workloads.node_classification import graph_of, relations_of
 from clusterctl.shared import spec
 from clusterctl.shared.errors import TaskError
@@ -152,8 +152,8 @@ def test_what_is_not_used_is_named() -> None:
     data["paper"].year, data["paper", "cites", "paper"].edge_attr = torch.ones(NODES), torch.ones(200)
     relations_of(data, "my:load", notes := [])
     assert notes == ["paper, cites, paper: edge_attr is not used", "paper: year is not used"]
-    collection_of(some_graphs(edge_attr=torch.ones(2, 1)), "my:load", notes := [])
-    assert notes == ["edge_attr is not used"]
+    collection_of(some_graphs(smiles="CCO", cut_index=torch.ones(2)), "my:load", notes := [])
+    assert notes == ["cut_index, smiles are not used"]
 
 
 def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
@@ -161,7 +161,7 @@ def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
     for result in ([one], Several([one]), (one,)):
         assert graph_of(result, "my:load").num_nodes == NODES
     for read in (graph_of, link_graph):
-        for several in (two, Several(two), tuple(two), RandomLinkSplit()(one)):
+        for several in (two, Several(two), tuple(two), *([RandomLinkSplit()(one)] if read is graph_of else [])):
             with pytest.raises(TaskError, match="it returned [23] graphs, and this workload trains on one"):
                 read(several, "my:load")
         for wrong, words in (
@@ -183,6 +183,49 @@ def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
         assert collection_of(several, "my:load").num_graphs == 2
     with pytest.raises(TaskError, match="it returned one graph"):
         collection_of(some_graphs()[0], "my:load")
+
+
+def some_parts(**changes: Any) -> tuple[list[Data], list[Data], list[Data]]:
+    """Graphs with labels of their nodes, as PyG's PPI gives them: two for training, one each for the others."""
+    parts = [some_data(train_mask=None, val_mask=None, test_mask=None, edge_attr=torch.ones(200, 2)) for _ in range(4)]
+    for number, part in enumerate(parts):
+        part.x = part.x + number
+    for name, value in changes.items():
+        parts[2][name] = value
+    return parts[:2], parts[2:3], parts[3:]
+
+
+def test_three_lists_of_graphs_with_labels_of_nodes_are_one_graph_of_unconnected_parts() -> None:
+    for given in (some_parts(), dict(zip(("train", "val", "test"), some_parts(), strict=True))):
+        graph = graph_of(given, "my:load")
+        assert graph.num_nodes == 4 * NODES
+        assert [len(part) for part in (graph.train, graph.val, graph.test)] == [2 * NODES, NODES, NODES]
+        assert torch.equal(graph.x[graph.val], some_parts()[1][0].x)
+        owners = torch.arange(4 * NODES).repeat_interleave(graph.degree) // NODES
+        assert torch.equal(graph.indices.long() // NODES, owners)
+    y = torch.rand(NODES, 3)
+    parts = some_parts()
+    for graphs in parts:
+        for one in graphs:
+            one.y = y
+    assert graph_of(parts, "my:load", answers="numbers").y.shape == (4 * NODES, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"y": torch.zeros(3)}, r"graph 2: y has shape \[3\], and there are 20 nodes"),
+        ({"y": torch.zeros(NODES, 2)}, r"graph 2: y has shape \[20, 2\]"),
+        ({"y": None}, "graph 2: it has no y"),
+        ({"x": torch.zeros(NODES, 9)}, "graph 2: x has 9 columns, and graph 0 has 3"),
+        ({"edge_attr": None}, "3 of 4 graphs have edge_attr"),
+        ({"edge_index": torch.tensor([[0], [NODES]])}, "graph 2: edge_index has targets from 20 to 20"),
+    ],
+)
+def test_a_wrong_graph_with_labels_of_nodes_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(TaskError, match=words) as refused:
+        graph_of(some_parts(**changes), "my:load")
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize(

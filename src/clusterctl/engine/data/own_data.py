@@ -36,22 +36,27 @@ _EXACT_IN_FLOAT32 = 1 << 24
 _ROWS_AT_ONCE = 1 << 16
 
 
-def own_recipe(data: Data, made: Callable[[Any, str, list[str]], T]) -> Recipe[T]:
+def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     """How to prepare the data set that `data.load` loads. Raises TaskError.
 
-    `made` converts its result; it gets the function's name, and adds what it does not use to a list.
+    `made(result, name, notes, **reading)` converts its result; it gets the function's name, and adds what it does not
+    use to the list `notes`. `reading` is a part of the prepared data's identity.
     """
     assert data.load is not None
     name = data.load
     load = found(name, "data.load")
-    identity: dict[str, Any] = {"load": name, "root": data.root and str(Path(data.root).resolve())}
+    identity: dict[str, Any] = {
+        "load": name,
+        "edges": True,
+        "root": data.root and str(Path(data.root).resolve()),
+    } | reading
     identity["code"] = code_digest(name.partition(":")[0])
     if data.root:
         identity["files"] = list(files_below(Path(data.root)))
 
     def build(scratch: Path) -> T:
         notes: list[str] = []
-        prepared = made(load(data.root and Path(data.root)), name, notes)
+        prepared = made(load(data.root and Path(data.root)), name, notes, **reading)
         if notes:
             (scratch.parent / _NOTES).write_text(f"data.load = {name}: {'; '.join(notes)}\n")
         return prepared
@@ -93,6 +98,17 @@ class Given:
             hints = {"HeteroData": homogeneous, "Data": 'train.model = "rgat" trains on HeteroData'}
             raise self.wrong(f"it returned {type(result).__name__}", hints.get(_kind(result), hint))
         return result
+
+    def parts(self, result: Any, is_part: Callable[[Any], bool]) -> dict[str, Any]:
+        """The splits that a `result` has itself, as a dict of "train", "val" and "test" or three of what `is_part`."""
+        if isinstance(result, dict):
+            if set(result) == set(SPLITS):
+                return {split: result[split] for split in SPLITS}
+            keys = ", ".join(map(str, result)) or "no keys"
+            hint = 'for splits of your own, return {"train": ..., "val": ..., "test": ...}'
+            raise self.wrong(f"it returned dict with {keys}", hint)
+        is_split = isinstance(result, tuple | list) and len(result) == len(SPLITS) and all(map(is_part, result))
+        return dict(zip(SPLITS, result, strict=True)) if is_split else {}
 
     def several(self, result: Any, hint: str) -> list[Any]:
         """The graphs in a data set, a list or a batch."""
@@ -149,24 +165,75 @@ class Given:
             what = f"{where}num_nodes is {store['num_nodes']}, and x has {nodes} rows"
             raise self.wrong(what, "give x a row for each node, and leave num_nodes out")
 
-    def edges(self, store: Any, targets: int, sources: int, where: str = "") -> Tensor:
-        """`edge_index`, int64 [2, edges], between this many nodes."""
-        edges = self.tensor(store, "edge_index", where)
+    def edges(self, store: Any, targets: int, sources: int, where: str = "", attribute: str = "edge_index") -> Tensor:
+        """`edge_index` or another list of edges, int64 [2, edges], between this many nodes."""
+        edges = self.tensor(store, attribute, where)
         if edges.dim() != 2 or edges.size(0) != 2:
-            hint = "data.edge_index = data.edge_index.t()" if edges.dim() == 2 and edges.size(1) == 2 else ""
+            hint = f"data.{attribute} = data.{attribute}.t()" if edges.dim() == 2 and edges.size(1) == 2 else ""
             hint = hint or "give sources in its first row and targets in its second"
-            raise self.wrong(f"{where}edge_index has shape {[*edges.shape]}, not [2, edges]", hint)
+            raise self.wrong(f"{where}{attribute} has shape {[*edges.shape]}, not [2, edges]", hint)
         if edges.numel() and (edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool):
-            what = f"{where}edge_index is {_type(edges)}, which does not hold all node numbers exactly"
+            what = f"{where}{attribute} is {_type(edges)}, which does not hold all node numbers exactly"
             raise self.wrong(what, "make it int64 where it is created; float32 is exact up to 2**24")
         edges = edges.long()
         for row, side, nodes in zip(edges, ("sources", "targets"), (sources, targets), strict=True):
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < nodes:
                 what = (
-                    f"{where}edge_index has {side} from {int(row.min())} to {int(row.max())}, beyond its {nodes} nodes"
+                    f"{where}{attribute} has {side} from {int(row.min())} to {int(row.max())}, beyond its {nodes} nodes"
                 )
                 raise self.wrong(what, f"number the nodes from 0 to {nodes - 1}")
         return edges
+
+    def of_edges(self, store: Any, attribute: str, edges: int, where: str = "") -> Tensor | None:
+        """Numbers of the edges, float32 [edges] or [edges, channels]; None, with a note, if they cannot be used."""
+        if attribute not in store or store[attribute] is None:
+            return None
+        value = store[attribute]
+        problem = ""
+        if not isinstance(value, Tensor) or value.is_complex():
+            problem = f"it is {_type(value) if isinstance(value, Tensor) else type(value).__name__}"
+        else:
+            value = self.tensor(store, attribute, where).float()
+            wide = attribute == "edge_weight" and value.dim() == 2 and value.size(1) == 1
+            value = value.squeeze(1) if wide else value
+            if value.dim() not in ((1,) if attribute == "edge_weight" else (1, 2)) or len(value) != edges:
+                problem = f"it has shape {[*value.shape]}, and there are {edges} edges"
+            elif not value.isfinite().all():
+                problem = "it has NaN or infinity"
+        if problem:
+            self.notes.append(f"{where}{attribute} is not used: {problem}")
+        return None if problem else value
+
+    def answers(self, store: Any, nodes: int, kind: str, where: str = "") -> tuple[Tensor, int]:
+        """`y` of each node, and the number of the model's outputs.
+
+        Of the kind "classes": classes, as in `labels`; "numbers": float [nodes, outputs]; "either": classes if they are
+        one whole number for each node.
+        """
+        if kind == "either":
+            y = self.tensor(store, "y", where)
+            is_whole = not y.is_floating_point() and not y.is_complex() and y.dtype != torch.bool
+            kind = "classes" if is_whole and y.numel() == nodes else "numbers"
+        if kind == "classes":
+            labels = self.labels(store, nodes, where)
+            return labels, self.number_of_classes(labels)
+        y = self.numbers(store, nodes, where)
+        return y, y.size(1)
+
+    def numbers(self, store: Any, rows: int, where: str = "") -> Tensor:
+        """The numbers `y`, float [rows, outputs]; NaN where there is none."""
+        y = self.tensor(store, "y", where)
+        y = y[:, None] if y.dim() == 1 else y
+        if y.dim() != 2 or len(y) != rows or not y.size(1):
+            raise self.wrong(
+                f"{where}y has shape {[*y.shape]}, not [{rows}] or [{rows}, outputs]",
+                "give one row for each, with NaN where a number is unknown",
+            )
+        if y.is_complex():
+            raise self.wrong(f"{where}y is complex", "data.y = torch.view_as_real(data.y).flatten(1)")
+        if bool(y.isinf().any()):
+            raise self.wrong(f"{where}y is infinite", "give finite numbers, or NaN where one is unknown")
+        return y if y.dtype == torch.float64 else y.float()
 
     def labels(self, store: Any, nodes: int, where: str = "") -> Tensor:
         """The classes `y`, int64 [nodes]; below 0 for nodes without one."""
@@ -176,7 +243,8 @@ class Given:
         if tuple(y.shape) != (nodes,):
             several = y.dim() == 2 and len(y) == nodes
             hint = (
-                "choose a column, or for one-hot labels: data.y = data.y.argmax(1)"
+                'for several labels or numbers set train.loss, such as "bce_with_logits"; for one-hot classes, '
+                "data.y = data.y.argmax(1)"
                 if several
                 else "give one class each"
             )
@@ -195,9 +263,8 @@ class Given:
                 what = (
                     f"{where}y has values such as {first[0]:.4g}" if first != ["infinity"] else f"{where}y is infinite"
                 )
-                raise self.wrong(
-                    f"{what}, which are no classes", "give classes 0, 1, 2 ...; regression is not supported"
-                )
+                hint = 'give classes 0, 1, 2 ...; for numbers, set train.loss = "mse", "l1" or "huber"'
+                raise self.wrong(f"{what}, which are no classes", hint)
         return y.long()
 
     def number_of_classes(self, labels: Tensor) -> int:
@@ -222,9 +289,12 @@ class Given:
         if not chosen["train"].numel():
             raise self.wrong(f"{where}train_mask chooses no node", "choose some for training")
         if empty := [f"{split}_mask" for split in SPLITS if not chosen[split].numel()]:
-            self.notes.append(f"{where}{' and '.join(empty)} choose no node, so there is no accuracy of them")
+            self.notes.append(f"{where}{' and '.join(empty)} choose no node, so there is no score of them")
         for split, nodes in chosen.items():
-            if bare := int((labels[nodes] < 0).sum()):
+            if labels.is_floating_point():
+                if nodes.numel() and bool(labels[nodes].isnan().all()):
+                    raise self.wrong(f"{where}y is NaN for all nodes in {split}_mask", "leave some of them known")
+            elif bare := int((labels[nodes] < 0).sum()):
                 what = f"{where}{bare} nodes in {split}_mask are without a label"
                 raise self.wrong(what, f"data.{split}_mask = data.{split}_mask & (data.y >= 0)")
         return chosen
@@ -254,6 +324,11 @@ class Given:
         left = sorted({attribute for store in stores for attribute in _attributes(store)} - {*used, "num_nodes"})
         if left:
             self.notes.append(f"{where}{', '.join(left)} {'is' if len(left) == 1 else 'are'} not used")
+
+
+def is_graph(value: Any, *kinds: str) -> bool:
+    """Whether `value` is an instance of one of these classes of PyG, or, without any, of Data or HeteroData."""
+    return _kind(value) in (kinds or ("Data", "HeteroData"))
 
 
 def _kind(value: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,9 +27,14 @@ class Collection:
     bounds: Tensor  # int64 [graphs + 1]
     indptr: Tensor  # int64 [nodes + 1]
     indices: Tensor  # int32 [edges], sources as node ids of the whole collection
-    x: Tensor  # float [nodes, features]; no columns if the data set has no features
-    y: Tensor  # int64 [graphs]
-    num_classes: int
+    x: Tensor  # float or int64 [nodes, features]; no columns if the data set has no features
+    y: Tensor  # int64 [graphs] classes, or float [graphs, targets], NaN where unknown
+    num_classes: int  # or of targets
+    given_edges: Tensor | None = None  # int32 [2, edges], in the user's order, graph by graph; None: as in `indices`
+    of_nodes: dict[str, Tensor] = field(default_factory=dict)  # more of the user's attributes, such as pos [nodes, 3]
+    of_edges: dict[str, Tensor] = field(default_factory=dict)  # such as edge_attr, in the order of `given_edges`
+    of_graphs: dict[str, Tensor] = field(default_factory=dict)  # with one row for each graph
+    splits: dict[str, Tensor] = field(default_factory=dict)  # int64, the graphs of each; empty: the data has none
 
     @property
     def num_graphs(self) -> int:
@@ -52,6 +57,29 @@ class Collection:
         symmetric = self.outgoing[1] is self.indices
         outgoing = incoming if symmetric else _cut(*self.outgoing, first, last, bounds, nodes)
         return GraphBatch(nodes, bounds, incoming, outgoing)
+
+    def as_given(self, graphs: Tensor) -> GivenBatch:
+        """Like `batch`, as PyG's loaders give graphs to models: edges in the user's order."""
+        first, last = self.bounds.index_select(0, graphs), self.bounds.index_select(0, graphs + 1)
+        ptr, nodes = _ranges(first, last - first)
+        begin = self.indptr.index_select(0, first)
+        counts = self.indptr.index_select(0, last) - begin
+        _, edges = _ranges(begin, counts)
+        shift = (ptr[:-1] - first).repeat_interleave(counts, output_size=edges.numel())
+        of_graph = torch.arange(graphs.numel()).repeat_interleave(last - first, output_size=nodes.numel())
+        return GivenBatch(graphs, nodes, edges, self._edges.index_select(1, edges) + shift, of_graph, ptr)
+
+    @cached_property
+    def _edges(self) -> Tensor:
+        if self.given_edges is not None:
+            return self.given_edges
+        targets = torch.arange(self.num_nodes, dtype=torch.int32).repeat_interleave(self.degree)
+        return torch.stack([self.indices, targets])
+
+    @property
+    def sizes(self) -> Tensor:
+        """int64 [graphs]: the nodes and edges of each graph, together."""
+        return (self.bounds + self.indptr.index_select(0, self.bounds)).diff()
 
     @cached_property
     def outgoing(self) -> tuple[Tensor, Tensor]:
@@ -91,6 +119,17 @@ class GraphBatch:
         sizes = self.bounds.diff()
         parts = sizes.clamp(min=1)[:, None] if mode == "mean" else None
         return _Readout.apply(rows, self.bounds, sizes, parts)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class GivenBatch(NamedTuple):
+    """Several graphs of a collection as one disconnected graph, in the format of PyG's `Batch`; on the CPU."""
+
+    graphs: Tensor  # int64 [graphs], numbers in the collection
+    nodes: Tensor  # int64 [nodes], numbers in the collection
+    edges: Tensor  # int64 [edges], numbers in the collection
+    edge_index: Tensor  # int64 [2, edges], rows of `nodes`
+    batch: Tensor  # int64 [nodes], the place of each node's graph in `graphs`
+    ptr: Tensor  # int64 [graphs + 1], the first node of each graph
 
 
 class _NeighborSum(torch.autograd.Function):

@@ -34,14 +34,21 @@ _LAST = np.int64((1 << 63) - 1)
 
 
 def sample_neighbors_compiled(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
+    graph: Adjacency,
+    nodes: Tensor,
+    count: int,
+    key: int,
+    excluded: Tensor | None = None,
+    *,
+    replace: bool = False,
+    places: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Like `neighbors.sample_neighbors`."""
     start, degree = remaining(graph, nodes, excluded)
     taken = sizes(degree, count, replace)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(taken, 0, out=offsets[1:])
-    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int64 if places else torch.int32)
     absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
     _fill(
         *_arrays(graph.indices, nodes, absent),
@@ -50,18 +57,19 @@ def sample_neighbors_compiled(
         picks=np.empty(max(count, 0), dtype=np.int64),
         key=_U(key % (1 << 64)),
         replace=replace and count >= 0,
+        as_places=places,
     )
     return offsets, neighbors
 
 
 def sample_labor_compiled(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int
+    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int, *, places: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Like `labor.sample_labor`."""
     start, degree = remaining(graph, nodes, None)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
-    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int64 if places else torch.int32)
     window = max(count, 0) * WINDOW
     _fill_labor(
         *_arrays(graph.indices),
@@ -72,6 +80,7 @@ def sample_labor_compiled(
         key=_U(key % (1 << 64)),
         turn=turn_of(key),
         has_duplicates=duplicates > 1,
+        as_places=places,
     )
     return offsets, neighbors
 
@@ -109,7 +118,9 @@ def mix(value: Any) -> Any:
 
 
 @compiled
-def _fill(indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any, key: Any, replace: bool) -> None:
+def _fill(
+    indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any, key: Any, replace: bool, as_places: bool
+) -> None:
     (starts, degrees), (offsets, neighbors) = ranges, out
     for target in range(nodes.size):
         start, degree = starts[target], degrees[target]
@@ -119,7 +130,7 @@ def _fill(indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any
                 edge = start + place
                 if gaps.size:
                     edge += np.searchsorted(gaps, edge, side="right")
-                neighbors[first + place] = indices[edge]
+                neighbors[first + place] = edge if as_places else indices[edge]
             continue
         own_key = mix(_U(nodes[target]) * GOLDEN_BITS + key)
         for j in range(count):
@@ -135,19 +146,28 @@ def _fill(indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any
             edge = start + picks[j]
             if gaps.size:
                 edge += np.searchsorted(gaps, edge, side="right")
-            neighbors[first + j] = indices[edge]
+            neighbors[first + j] = edge if as_places else indices[edge]
 
 
 @compiled
 def _fill_labor(
-    indices: Any, ranges: Any, out: Any, window: Any, scratch: Any, key: Any, turn: Any, has_duplicates: bool
+    indices: Any,
+    ranges: Any,
+    out: Any,
+    window: Any,
+    scratch: Any,
+    key: Any,
+    turn: Any,
+    has_duplicates: bool,
+    as_places: bool,
 ) -> None:
     (starts, degrees), (offsets, neighbors), (ranks, kept) = ranges, out, scratch
     for target in range(starts.size):
         start, degree, begin = starts[target], degrees[target], offsets[target]
         count = offsets[target + 1] - begin
         if count == degree:
-            neighbors[begin : begin + count] = indices[start : start + degree]
+            for place in range(count):
+                neighbors[begin + place] = start + place if as_places else indices[start + place]
             continue
         if count == 0:
             continue
@@ -190,7 +210,8 @@ def _fill_labor(
             kept[earlier + 1] = rank
         for place in range(count):
             position = first + (kept[place] & 0xFFFFFFFF)
-            neighbors[begin + place] = indices[start + (position if position < degree else position - degree)]
+            edge = start + (position if position < degree else position - degree)
+            neighbors[begin + place] = edge if as_places else indices[edge]
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]

@@ -32,10 +32,12 @@ _CANDIDATES_AT_ONCE = 1 << 22
 _LAST = torch.iinfo(torch.int64).max
 
 
-def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int) -> tuple[Tensor, Tensor]:
+def sample_labor(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int, *, places: bool = False
+) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
-    `duplicates` is `max_duplicates` of the graph.
+    `duplicates` is `max_duplicates` of the graph; `places` is as for `neighbors.sample_neighbors`.
     """
     start, degree = remaining(graph, nodes, None)
     taken = degree if count < 0 else degree.clamp(max=count)
@@ -45,9 +47,9 @@ def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, duplicat
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
     drawn = (degree > count).nonzero().squeeze(1)
     if count > 0 and drawn.numel():
-        places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
-        positions[places] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
-    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
+        chosen = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
+        positions[chosen] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
+    return offsets.to(torch.int32), positions if places else graph.indices.index_select(0, positions)
 
 
 def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, key: int, duplicates: int) -> Tensor:

@@ -51,32 +51,36 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     return inside & (graph.indices[place * inside] == sources)
 
 
-def with_duplicates(graph: Adjacency, edges: Tensor) -> Tensor:
-    """These edges and their duplicates, each once, ascending."""
-    sources, targets = ends(graph, edges)
+def between(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """All edges from each source to its target, each once, ascending; some pairs may have none, others several."""
     first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
     counts = behind - first
     shift = first - (counts.cumsum(0) - counts)
-    places = torch.arange(int(counts.sum()), device=edges.device)
+    places = torch.arange(int(counts.sum()), device=sources.device)
     found: Tensor = torch.unique(places + shift.repeat_interleave(counts, output_size=places.numel()))
     return found
 
 
-def both_ways(graph: Adjacency, edges: Tensor) -> Tensor:
-    """Like `with_duplicates`, plus all edges in the opposite direction, between nodes of one type."""
-    sources, targets = ends(graph, edges)
-    back = has_edge(graph, targets, sources)
-    backwards = first_at_least(graph, targets[back], sources[back])
-    return with_duplicates(graph, torch.cat([edges, backwards]))
+def with_duplicates(graph: Adjacency, edges: Tensor) -> Tensor:
+    """These edges and their duplicates, each once, ascending."""
+    return between(graph, *ends(graph, edges))
 
 
-def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-    """A pair without an edge for each example (int64, its place in the training split): sources and targets.
+def both_ways(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """All edges between the ends of each pair, in both directions, between nodes of one type."""
+    return between(graph, torch.cat([sources, targets]), torch.cat([targets, sources]))
 
-    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, draw). Raises TaskError if
-    pairs without an edge are too rare to be found.
+
+def negatives(
+    graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int, each: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`each` pairs without an edge for every example (int64, its place in the training split): sources and targets.
+
+    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, number, draw). Raises TaskError
+    if pairs without an edge are too rare to be found.
     """
     num_targets = graph.indptr.numel() - 1
+    examples = (examples[:, None] * each + torch.arange(each, device=examples.device)).flatten()
     keys = draws(stream(Purpose.NEGATIVES, seed, epoch), examples)
     sources, targets = torch.empty_like(examples), torch.empty_like(examples)
     waiting = torch.arange(examples.numel(), device=examples.device)

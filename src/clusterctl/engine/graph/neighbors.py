@@ -19,15 +19,23 @@ if TYPE_CHECKING:
 
 
 def sample_neighbors(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
+    graph: Adjacency,
+    nodes: Tensor,
+    count: int,
+    key: int,
+    excluded: Tensor | None = None,
+    *,
+    replace: bool = False,
+    places: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
     With `replace`, every node with at least one neighbour gets `count` of them, each drawn from all its neighbours.
     `excluded` edges, given as distinct ascending places in `graph.indices` (int64), are ignored in this sample.
+    With `places`, the result has the places of the edges in `graph.indices` (int64) instead of node ids.
     """
     offsets, positions = sample_positions(graph, nodes, count, key, excluded, replace=replace)
-    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
+    return offsets.to(torch.int32), positions if places else graph.indices.index_select(0, positions)
 
 
 def sample_positions(

@@ -40,7 +40,7 @@ class NeighborSampler:
         self, graph: FeatureGraph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
         self._graph, self._fan_out, self._seed = graph, fan_out, seed
-        engine = _engine(graph.indices.numel(), graph.indices.device)
+        engine = engine_for(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
         if labor:
             self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
@@ -91,7 +91,7 @@ class HeteroSampler:
         self._hops = max(len(counts) for counts in fan_out.values())
         self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
         edges = list(graph.indices.values())
-        engine = _engine(sum(map(len, edges)), edges[0].device)
+        engine = engine_for(sum(map(len, edges)), edges[0].device)
         self._sample_neighbors = engine.sample_neighbors
         self._renumbered = {node_type: engine.renumbering(count) for node_type, count in graph.num_nodes.items()}
 
@@ -131,7 +131,7 @@ class HeteroSampler:
         return HeteroSample(hops, nodes)
 
 
-class _Engine(NamedTuple):
+class Engine(NamedTuple):
     """The sampling functions, and a factory of `neighbors.renumbered` for a number of nodes."""
 
     sample_neighbors: Callable[..., Sampled]
@@ -139,10 +139,10 @@ class _Engine(NamedTuple):
     renumbering: Callable[[int], Callable[[Tensor, Tensor], Sampled]]
 
 
-def _engine(edges: int, device: torch.device) -> _Engine:
+def engine_for(edges: int, device: torch.device) -> Engine:
     """The numba engine if it pays off and is installed, otherwise plain torch."""
     if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
         from clusterctl.engine.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
 
-        return _Engine(sample_neighbors_compiled, sample_labor_compiled, Renumbering)
-    return _Engine(sample_neighbors, sample_labor, lambda _: renumbered)
+        return Engine(sample_neighbors_compiled, sample_labor_compiled, Renumbering)
+    return Engine(sample_neighbors, sample_labor, lambda _: renumbered)

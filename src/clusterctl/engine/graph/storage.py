@@ -42,7 +42,7 @@ class Stored(Protocol):
 
 T = TypeVar("T", bound="Stored")
 
-FORMAT = 3  # of the prepared files; part of the folder's name
+FORMAT = 4  # of the prepared files; part of the folder's name
 FILE = "graph.pt"
 _ROWS_AT_ONCE = 1 << 16
 
@@ -64,17 +64,19 @@ class FeatureGraph(Adjacency):
 
 @dataclass(frozen=True)
 class Graph(FeatureGraph):
-    """A graph with classes and splits of its nodes.
+    """A graph with answers and splits of its nodes.
 
     Graphs prepared by workloads list the sources of each target in one random order of all nodes, for `labor`.
     """
 
-    y: Tensor  # int64 [nodes]
+    y: Tensor  # classes, int64 [nodes]; or numbers, float [nodes, outputs], NaN where there is none
     train: Tensor  # int64, ascending, as `val` and `test`
     val: Tensor
     test: Tensor
-    num_classes: int
+    num_classes: int  # or outputs
     numbers: Tensor | None = None  # int32 [nodes]: the user's number of each node, if the nodes are in another order
+    edge_weight: Tensor | None = None  # float [edges], in the order of `indices`
+    edge_attr: Tensor | None = None  # float [edges] or [edges, channels], likewise
 
 
 G = TypeVar("G", bound=FeatureGraph)
@@ -229,16 +231,23 @@ def compressed(
     `num_sources` is for edges between nodes of two types. `shuffled` lists the sources of every target in one random
     order of all nodes, instead of ascending; it is the same in every process.
     """
+    return compressed_with_order(edges, num_nodes, num_sources, shuffled=shuffled)[:2]
+
+
+def compressed_with_order(
+    edges: Tensor, num_nodes: int, num_sources: int | None = None, *, shuffled: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Like `compressed`, and for each of the `indices` the place of its edge in `edges`, int64."""
     sources, targets = edges
     among = max(1, num_nodes if num_sources is None else num_sources)
     if not shuffled:
-        ordered = (targets * among + sources).sort().values
-        return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
+        ordered, order_of_edges = (targets * among + sources).sort(stable=True)
+        return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32), order_of_edges
     order = shuffled_order(among)
     place = torch.empty_like(order)
     place[order] = torch.arange(among)
-    ordered = place[sources].add_(targets, alpha=among).sort().values
-    return row_offsets(targets, num_nodes), order.to(torch.int32)[ordered.remainder_(among)]
+    ordered, order_of_edges = place[sources].add_(targets, alpha=among).sort(stable=True)
+    return row_offsets(targets, num_nodes), order.to(torch.int32)[ordered.remainder_(among)], order_of_edges
 
 
 def shuffled_order(num_nodes: int) -> Tensor:

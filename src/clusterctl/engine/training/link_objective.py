@@ -147,6 +147,8 @@ class Auc(NamedTuple):
     total: int  # positives
     negatives: int
 
+    lower_is_better = False
+
     @property
     def name(self) -> str:
         return "AUC"

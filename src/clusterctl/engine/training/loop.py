@@ -19,6 +19,7 @@ from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 from clusterctl.engine.training.learner import FUSED, Learner
+from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
 from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.engine.training.trace import StepTrace
@@ -105,7 +106,7 @@ def fit(
         log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
             break
-        if decides and not last and halving.stops(epoch, scores["val"].value):
+        if decides and not last and halving.stops(epoch, merit_of(scores["val"])):
             scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
@@ -176,11 +177,11 @@ class Best:
         self._model = model
         self._kept = [value.clone() for value in self._values] if patience else []
         self._kept_untrained = self._untrained() if patience else {}
-        self._score, self._waited = -1.0, 0
+        self._merit, self._waited = -math.inf, 0
 
     def state(self) -> PartState:
-        """The best score, the number of scores since, and the best weights if they may be restored."""
-        noted = torch.tensor([self._score, self._waited], dtype=torch.float64)
+        """The best score's merit, the number of scores since, and the best weights if they may be restored."""
+        noted = torch.tensor([self._merit, self._waited], dtype=torch.float64)
         if not self._patience:
             return PartState({"noted": noted})
         values, *rows = self._kept
@@ -190,7 +191,7 @@ class Best:
         return PartState({"noted": noted, "kept": values, **buffers}, sharded, optional=buffers)
 
     def load(self, state: PartState) -> None:
-        self._score, waited = state.same["noted"].tolist()
+        self._merit, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:
             _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
@@ -205,8 +206,8 @@ class Best:
             raise TaskError(
                 "the validation split is empty, but train.patience needs it", "set train.patience = 0", Cause.DATA
             )
-        if score.value > self._score:
-            self._score, self._waited = score.value, 0
+        if (merit := merit_of(score)) > self._merit:
+            self._merit, self._waited = merit, 0
             _copy(self._values, self._kept)
             self._kept_untrained = self._untrained() if self._patience else {}
         else:
@@ -249,8 +250,8 @@ class Halving:
         times = epoch // self._first
         return times & (times - 1) == 0
 
-    def stops(self, epoch: int, score: float) -> bool:
-        """Whether the run stops after `epoch`, with this validation score. A collective of all ranks.
+    def stops(self, epoch: int, merit: float) -> bool:
+        """Whether the run stops after `epoch`, with a validation score of this merit. A collective of all ranks.
 
         A restarted run repeats its earlier decision.
         """
@@ -265,9 +266,9 @@ class Halving:
                 return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
             scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
             others = [other for other in scores if other is not None]
-            better = sum(other > score for other in others)
+            better = sum(other > merit for other in others)
             stops = better > len(others) / 2
-            write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+            write_json(own, {"score": merit, "better": better, "others": len(others), "stops": stops})
             return better, len(others), stops
 
         better, others, stops = from_first(judged, self._task.agreeing)

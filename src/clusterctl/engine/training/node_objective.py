@@ -126,14 +126,19 @@ def sampler_of(
     graph: Graph, fan_out: Sequence[int], train: NodeTrain | NodeClassificationTrain, task: Task, *, may_be_static: bool
 ) -> NeighborSampler | StaticSampler:
     """The sampler for a training, static where that pays off and is possible."""
-    labor = train.sampling == "labor"
-    if labor and train.replace:  # torchrun skips the checks of `submit`
-        raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
+    labor = uses_labor(train)
     batch_size = Batches(train, task.place.world_size).per_rank
     kind: type[NeighborSampler | StaticSampler] = NeighborSampler
     if may_be_static and worth_static(task.device, fan_out, batch_size):
         kind = StaticSampler
     return kind(graph, fan_out, train.seed, replace=train.replace, labor=labor)
+
+
+def uses_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
+    """Whether neighbours are drawn by LABOR. Raises TaskError if that contradicts `train.replace`."""
+    if train.sampling == "labor" and train.replace:  # torchrun skips the checks of `submit`
+        raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
+    return train.sampling == "labor"
 
 
 def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:

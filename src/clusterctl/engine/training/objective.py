@@ -34,11 +34,20 @@ class Score(Protocol):
 
     @property
     def value(self) -> float:
-        """From 0 to 1; higher is better."""
+        """A finite number."""
 
     @property
     def total(self) -> int:
         """The number of evaluated examples."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a lower value is better."""
+
+
+def merit_of(score: Score) -> float:
+    """The value of a score, negated if lower is better: the highest merit is the best."""
+    return -score.value if score.lower_is_better else score.value
 
 
 class Accuracy(NamedTuple):
@@ -46,6 +55,8 @@ class Accuracy(NamedTuple):
 
     correct: int
     total: int
+
+    lower_is_better = False
 
     @property
     def name(self) -> str:
@@ -83,7 +94,7 @@ class Objective(Generic[Prepared]):
     unit: str
     """The plural noun for seeds: nodes, graphs, edges."""
     classes: int
-    """The number of classes: a random guess scores 1 / classes, with the loss log(classes)."""
+    """The number of classes: a random guess scores 1 / classes, with the loss log(classes); 0 if that does not hold."""
     model: nn.Module
     """The module with the parameters, which may contain a `ShardedTable`."""
     own_training: OwnTraining | None = None
@@ -145,7 +156,7 @@ class Objective(Generic[Prepared]):
         raise NotImplementedError
 
     def evaluate(self, splits: Sequence[str]) -> Mapping[str, Score]:
-        """The exact score on each of `splits` ("val", "test"), over all ranks."""
+        """The exact score on each of `splits` ("train", "val", "test"), over all ranks."""
         raise NotImplementedError
 
     def rows_of(self, fetch: Fetch[Rows]) -> Rows:

@@ -161,11 +161,15 @@ class OwnInference:
 
     def of_all(self, rows: Tensor) -> Features:
         """All nodes' rows, from each rank's own, where the features say. A collective."""
-        # A rank without nodes does not know the width of a layer. NCCL does not support CPU tensors.
-        width = torch.tensor([rows.size(1)], device=rows.device)
-        dist.broadcast(width, 0)
-        like = rows.new_empty(0, int(width))
-        return rows_of_all([rows], like, self._graph.num_nodes, self._task, self._features.spill)
+        return of_all(rows, self._graph.num_nodes, self._features, self._task)
+
+
+def of_all(rows: Tensor, nodes: int, features: Features, task: Task) -> Features:
+    """All nodes' rows, from each rank's own, where the features say. A collective."""
+    # A rank without nodes does not know the width of a layer. NCCL does not support CPU tensors.
+    width = torch.tensor([rows.size(1)], device=rows.device)
+    dist.broadcast(width, 0)
+    return rows_of_all([rows], rows.new_empty(0, int(width)), nodes, task, features.spill)
 
 
 def _relative(one: Tensor, other: Tensor) -> float:

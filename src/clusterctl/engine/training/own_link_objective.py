@@ -1,8 +1,9 @@
-"""Link prediction with a user-defined model: cross-entropy with one negative per positive, exact AUC."""
+"""Link prediction with a user-defined model: pairs with an edge against pairs without one, exactly measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from clusterctl.engine.data.own_links import LinkGraph, without_edge
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed
@@ -17,44 +19,40 @@ from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead
 from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.graph.storage import FeatureGraph
-from clusterctl.engine.training.link_objective import Auc, auc
-from clusterctl.engine.training.objective import link_loss
-from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built
+from clusterctl.engine.graph.subgraphs import SubgraphSampler
+from clusterctl.engine.training.link_objective import auc
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.own_inference import OwnInference, of_all
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, described
 from clusterctl.engine.training.own_objective import OwnSampled, Sample
+from clusterctl.engine.training.pyg_inference import PygInference
+from clusterctl.engine.training.pyg_model import PygModel, forward_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import nn
+
     from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import LinkPredictionTrain
 
 _PAIRS_AT_ONCE = 65536  # scored
-
-
-@dataclass(frozen=True)
-class LinkGraph(FeatureGraph):
-    """A graph of the training split's edges: both the examples and the message edges.
-
-    The other splits are pairs, sources in the first row, int32 [2, pairs]; `*_negatives` are equally many pairs without
-    an edge in any split, in either direction.
-    """
-
-    val: Tensor
-    val_negatives: Tensor
-    test: Tensor
-    test_negatives: Tensor
+_TRIED_NODES = 32  # of the forward before the training
 
 
 @dataclass(frozen=True)
 class LinkSample(Sample):
-    """A sample, and the pairs to score as places among the last rows."""
+    """A sample, and the pairs to score as places among the seeds' rows."""
 
-    pairs: Tensor  # int64 [2, pairs]
+    pairs: Tensor  # int64 [2, pairs]: the batch's, then the drawn ones
+    y: Tensor  # float [pairs]: 1 for an edge, 0 for none
+    weights: Tensor  # [pairs]: 0 for padding
+    total: Tensor | int  # what the step's loss is divided by
 
 
 class OwnLinkPrediction(OwnSampled[LinkSample]):
@@ -64,87 +62,202 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
     """
 
     unit = "edges"
-    classes = 2  # a pair with an edge, and one without
 
     def __init__(
         self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(train, task)
-        model = built(train.model, {"features": graph.num_features}, train.options)
+        if train.negatives == 0 and (graph.train_negatives is None or not graph.train_negatives.numel()):
+            message = "train.negatives = 0, and the data has no pairs without an edge to train on"
+            raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
+        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out))
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        self._own = OwnModel(self.model, train.model, None)
-        self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
-        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
+        self._negatives, self._known = train.negatives, without_edge(self._graph)
+        self.classes = 2 if train.loss == "bce_with_logits" else 0  # a pair with an edge, and one without
+        self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
+        self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
+        self._decoder = Decoder(self.model, train.model)
+        self._own = encoder_of(self.model, train.model)
+        self._sampler: Any
+        if isinstance(self._own, PygModel):
+            self._sampler = SubgraphSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
+            tried = self._sampler.sample(torch.arange(min(_TRIED_NODES, self._graph.num_nodes)), 0, 0)
+            self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)
+        else:
+            self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self.own_training = OwnTraining(self.model, train.model, task)
-        self._inference.warn_if_pieces_differ()
+        whole = self._inference(self._graph, train)
+        if isinstance(whole, OwnInference):
+            whole.warn_if_pieces_differ()
+        self._inferences = dict.fromkeys(("val", "test"), whole)
+        for split, messages in self._graph.other_messages().items():
+            other = replace(self._graph, indptr=messages.indptr, indices=messages.indices)
+            self._inferences[split] = self._inference(other, train)
+        others = graph.train_negatives
+        if task.place.rank == 0 and others is not None and others.numel() and train.negatives:
+            print(
+                f"{others.size(1)} pairs of train have edge_label 0 and are examples, beside those drawn for "
+                f"each edge: train.negatives = {train.negatives}"
+            )
 
     @property
     def seeds(self) -> Tensor:
-        """The training edges."""
-        return torch.arange(self._graph.indices.numel(), device=self._graph.indices.device)
+        """The training examples: edges, then pairs without one."""
+        train, others = self._graph.train, self._graph.train_negatives
+        count = self._graph.indices.numel() if train is None else train.size(1)
+        return torch.arange(count + (0 if others is None else others.size(1)), device=self._graph.indices.device)
+
+    def _examples(self, numbers: Tensor) -> Tensor:
+        """The pairs with these numbers, int64 [2, pairs]."""
+        train, others = self._graph.train, self._graph.train_negatives
+        if train is None:
+            return torch.stack(ends(self._graph, numbers))
+        if others is None or not others.numel():
+            return train.index_select(1, numbers).long()
+        is_edge = numbers < train.size(1)
+        pairs = train.index_select(1, numbers * is_edge)
+        return torch.where(is_edge, pairs, others.index_select(1, (numbers - train.size(1)).clamp(min=0))).long()
+
+    def _has_edge(self, numbers: Tensor) -> Tensor:
+        """Whether the pairs with these numbers have an edge, bool."""
+        train = self._graph.train
+        return numbers < (self._graph.indices.numel() if train is None else train.size(1))
 
     def prepare(self, batch: Batch) -> LinkSample:
-        """The batch's edges, then equally many negatives, with their neighbourhood."""
-        others = negatives(self._graph, self._graph.num_nodes, batch.seeds, self._seed, batch.epoch)
-        pairs = torch.cat([torch.stack(ends(self._graph, batch.seeds)), torch.stack(others)], 1)
+        """The batch's pairs, then `train.negatives` drawn ones for each edge, with their neighbourhood."""
+        pairs, is_edge = self._examples(batch.seeds), self._has_edge(batch.seeds)
+        drawn = negatives(
+            self._known, self._graph.num_nodes, batch.seeds[is_edge], self._seed, batch.epoch, self._negatives
+        )
+        pairs = torch.cat([pairs, torch.stack(drawn)], 1)
         seeds, places = torch.unique(pairs, return_inverse=True)
-        hidden = both_ways(self._graph, batch.everyone)
+        everyone = self._has_edge(batch.everyone)
+        hidden = both_ways(self._graph, *self._examples(batch.everyone[everyone]))
+        y = torch.cat([is_edge, is_edge.new_zeros(drawn[0].numel())]).to(self._precision.weights)
+        weights = batch.weights.to(is_edge.device)
+        weights = torch.cat([weights, weights[is_edge].repeat_interleave(self._negatives)])
+        total = self._loss.total(torch.zeros(everyone.numel() + self._negatives * int(everyone.sum())))
+        if isinstance(self._own, PygModel):
+            subgraph = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
+            return LinkSample(self._features.fetch(subgraph.places), [subgraph], places, y, weights, total)
         blocks = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
-        fetch = self._features.fetch(blocks[0].nodes)
-        return LinkSample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
+        hops = sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
+        return LinkSample(self._features.fetch(blocks[0].nodes), hops, places, y, weights, total)
 
     def scores(self, prepared: LinkSample, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:
         rows = super().scores(prepared, gathered, randomness)
-        return self._scores(*(rows.index_select(0, side) for side in prepared.pairs))
+        return self._decoder.scores(rows, prepared.pairs).to(self._precision.weights)
 
     def error(self, scores: Tensor, batch: Batch, prepared: LinkSample) -> Tensor:  # noqa: ARG002 - of the base class
-        return link_loss(scores, batch.weights, batch.total)
+        return self._loss(scores, prepared.y, prepared.weights, prepared.total)
 
     @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
-        """The AUC on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
         self.own_training.agree_on_buffers()
-        own = own_slice(self._graph.num_nodes)
+        found: dict[str, Score] = {}
         with self._precision.autocast(self._task.device):
-            rows = self._inference.of_all(self._rows(own))
-            found = {
-                split: auc(*(self._scored(rows, getattr(self._graph, name)) for name in (split, f"{split}_negatives")))
-                for split in splits
-            }
-            rows.settle()
-            return found
+            for inference in dict.fromkeys(self._inferences.values()):
+                own = [split for split in splits if self._inferences[split] is inference]
+                if own:
+                    rows = self._encoded(inference)
+                    found |= {split: self._score(rows, split) for split in own}
+                    rows.settle()
+        return {split: found[split] for split in splits}
 
-    def _rows(self, own: range) -> Tensor:
-        """The model's outputs for this rank's nodes."""
-        if self._own.by_layer:
-            return self._inference.rows(own)
-        nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
-        parts = (rows for _, rows in self._inference.rows_at_once(nodes))
-        first = next(parts, None)
-        if first is None:  # this rank has no nodes
-            return self._features.piece(0, 0)
-        return own_rows(chain([first], parts), len(own), self._features.spill)
+    def _score(self, rows: Features, split: str) -> Score:
+        pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
+        scores = [self._scored(rows, part) for part in pairs]
+        if self._is_auc:
+            return auc(*scores)
+        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
+        own = [own_slice(part.size(1)) for part in pairs]
+        places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
+        kept = self._metric.kept(torch.cat(scores), y)
+        return self._metric.score(kept, y, torch.cat(places))
+
+    def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
+        """Exact outputs, when the edges of this graph carry messages."""
+        if isinstance(self._own, PygModel):
+            quiet = graph is not self._graph
+            return PygInference(self._own, graph, self._features, self._task, len(train.fan_out), quiet=quiet)
+        return OwnInference(self._own, graph, self._features, len(train.fan_out), self._task)
+
+    def _encoded(self, inference: OwnInference | PygInference) -> Features:
+        """The model's outputs for all nodes. A collective."""
+        own = own_slice(self._graph.num_nodes)
+        if self._own.by_layer and isinstance(inference, OwnInference):
+            rows = inference.rows(own)
+        else:
+            nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
+            parts = (rows for _, rows in inference.rows_at_once(nodes))
+            first = next(parts, None)
+            if first is None:  # this rank has no nodes
+                first = self._features.piece(0, 0)
+            rows = own_rows(chain([first], parts), len(own), self._features.spill)
+        return of_all(rows, self._graph.num_nodes, self._features, self._task)
 
     def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""
         own = own_slice(pairs.size(1))
         parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
         fetches = one_ahead((part, rows.fetch(part.flatten())) for part in parts)
-        return torch.cat([self._scores(*torch.split(fetch.rows(), [part.size(1)] * 2)) for part, fetch in fetches])
+        scores = [
+            self._decoder.scores(fetch.rows(), torch.arange(part.numel(), device=part.device).view(2, -1))
+            for part, fetch in fetches
+        ]
+        return torch.cat(scores).to(self._precision.weights)
 
-    def _scores(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """The scores by the model's `score(sources, targets)`, or dot products. Raises TaskError."""
-        score: Any = getattr(self.model, "score", None)
-        scores = (sources * targets).sum(1) if score is None else score(sources, targets)
-        if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(sources),):
+
+def encoder_of(model: nn.Module, name: str) -> OwnModel:
+    """Calls the part of a model that gives a row for each node: `layer`, or `encode`, or else `forward`."""
+    if hasattr(model, "layer"):
+        return OwnModel(model, name, None)
+    method = "encode" if hasattr(model, "encode") else "forward"
+    return (PygModel if forward_of(model, method).is_pygs else OwnModel)(model, name, None, method)
+
+
+class Decoder:
+    """Scores pairs from the rows of nodes: by `decode(z, edge_label_index)`, `score(sources, targets)`, or products."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        """Raises TaskError if `decode` takes something else."""
+        self._name, self._model = name, model
+        self._method = next((method for method in ("decode", "score") if hasattr(model, method)), "")
+        self._takes_pairs = False
+        if self._method == "decode":
+            parameters = inspect.signature(model.decode).parameters  # type: ignore[arg-type]
+            required = [one.name for one in parameters.values() if one.default is one.empty]
+            self._takes_pairs = len(required) == 2 and ("edge" in required[1] or "index" in required[1])
+            if len(required) != 2:
+                message = f"{name}: decode({', '.join(map(str, parameters.values()))}): it must take two arguments"
+                hint = "decode(self, z, edge_label_index): one call scores pairs with and without an edge"
+                raise TaskError(message, hint, Cause.USER)
+
+    def scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
+        """The scores [pairs] of pairs, int64 [2, pairs], of these rows. Raises TaskError."""
+        count, method = pairs.size(1), self._method or "the product of two rows"
+        arguments = (rows, pairs) if self._takes_pairs else tuple(rows.index_select(0, side) for side in pairs)
+        try:
+            if self._method:
+                scores = getattr(self._model, self._method)(*arguments)
+            else:
+                scores = (arguments[0] * arguments[1]).sum(1)
+        except Exception as error:
+            message = f"{self._name}: {method} fails on {count} pairs, rows {[*rows.shape]}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
+        if not isinstance(scores, Tensor) or scores.numel() != count:
             given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__
-            message = (
-                f"{self._own.name}: score gives {given}, where a number for each of {len(sources)} pairs is wanted"
+            message = f"{self._name}: {method} gives {given}, where a number for each of {count} pairs is wanted"
+            wanted = (
+                "for rows [nodes, channels] and pairs [2, pairs]"
+                if self._takes_pairs
+                else ("for rows [pairs, channels] of sources and of targets")
             )
-            raise TaskError(message, "for rows [pairs, channels] of sources and of targets: [pairs]", Cause.USER)
-        return scores.to(self._precision.weights)
+            raise TaskError(message, f"{wanted}: [pairs]", Cause.USER)
+        return scores.view(count)

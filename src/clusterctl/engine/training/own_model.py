@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import traceback
 from itertools import chain
 from pathlib import Path
@@ -59,21 +60,26 @@ def built_in(name: str, features: int, classes: int, layers: int, options: Mappi
 
 def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
     """The options of the built-in model with this name. Raises TaskError."""
-    return _chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
+    return chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
 
 
-def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn.Module:
+def built(
+    name: str, sizes: Mapping[str, int], options: Mapping[str, Any], layers: int | None = None, *, lazy: bool = False
+) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
-    It gets `options` as an instance of its dataclass `Options`, if it has one, otherwise as keyword arguments.
+    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones, and
+    `layers` to num_layers. The model gets `options` as an instance of its dataclass `Options`, if it has one, otherwise
+    as keyword arguments. With `lazy`, it may have layers whose sizes are unknown before the first forward.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(*sizes.values(), _chosen(kind, f"{name}.Options", options))
+            model = make(*sizes.values(), chosen(kind, f"{name}.Options", options))
         else:
-            model = make(*sizes.values(), **options)
+            positional, keywords = arguments_of(make, name, sizes, options, layers)
+            model = make(*positional, **keywords)
     except TaskError:
         raise
     except Exception as error:
@@ -83,17 +89,83 @@ def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn
         raise TaskError(
             f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER
         )
-    tensors = chain(model.named_parameters(), model.named_buffers())
-    if lazy := [part for part, tensor in tensors if is_lazy(tensor)]:
-        what = f"train.model = {name} has lazy layers, whose sizes are unknown before the first step: {', '.join(lazy)}"
-        hint = f"give their sizes; the model is made with the number of {' and of '.join(sizes)}"
-        raise TaskError(what, hint, Cause.USER)
+    if not lazy:
+        check_not_lazy(model, name, f"give their sizes; the model is made with the number of {' and of '.join(sizes)}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
 
 
-def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
+def check_not_lazy(model: nn.Module, name: str, hint: str) -> None:
+    """Raise TaskError, with this hint, if the model has layers whose sizes are unknown."""
+    if lazy := lazy_parts(model):
+        what = f"train.model = {name} has lazy layers, whose sizes are unknown before the first step: {', '.join(lazy)}"
+        raise TaskError(what, hint, Cause.USER)
+
+
+def lazy_parts(model: nn.Module) -> list[str]:
+    """The parameters and buffers whose sizes are unknown."""
+    return [part for part, tensor in chain(model.named_parameters(), model.named_buffers()) if is_lazy(tensor)]
+
+
+_USUAL_NAMES = {
+    "features": (
+        *("in_channels", "num_features", "num_node_features", "in_feats", "in_features", "in_dim", "input_dim"),
+        *("in_size", "input_size", "num_input_features", "n_features", "features", "nfeat"),
+    ),
+    "classes": (
+        *("out_channels", "num_classes", "out_feats", "out_features", "out_dim", "output_dim", "out_size"),
+        *("output_size", "num_outputs", "n_classes", "classes", "nclass"),
+    ),
+}
+
+
+def arguments_of(
+    make: Callable[..., Any], name: str, sizes: Mapping[str, int], options: Mapping[str, Any], layers: int | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """What to call `make` with, by position and by name. Raises TaskError if it takes something else."""
+    try:
+        parameters = dict(inspect.signature(make).parameters)
+    except ValueError:  # such as a class written in C
+        return [*sizes.values()], dict(options)
+    usual = {
+        size: next((one for one in _USUAL_NAMES[size] if one in parameters and one not in options), "")
+        for size in sizes
+    }
+    takes_more = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if unknown := [] if takes_more else [option for option in options if option not in parameters]:
+        near = nearest(unknown[0], parameters)
+        hint = f"did you mean {near}?" if near else f"it takes {', '.join(parameters) or 'no arguments'}"
+        raise TaskError(f"train.options.{unknown[0]}: {name} has no such argument", hint, Cause.USER)
+    named = {argument: sizes[size] for size, argument in usual.items() if argument}
+    keywords = {**options, **named}
+    if layers is not None and "num_layers" in parameters:
+        keywords.setdefault("num_layers", layers)
+    required = [one.name for one in parameters.values() if one.default is one.empty and one.kind not in _REST]
+    missing = [one for one in required if one not in keywords]
+    if named and not missing:
+        return [], keywords
+    first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
+    if not named or missing == [one for one in first if one not in named]:
+        positional, keywords = [*sizes.values()], {one: keywords[one] for one in keywords if one not in named}
+        missing = [one for one in missing if one not in first]
+    elif len(named) < len(sizes):
+        lacks = next(size for size, argument in usual.items() if not argument)
+        hint = f"name the argument for the number of {lacks} {' or '.join(_USUAL_NAMES[lacks][:2])}"
+        if len(missing) > len(sizes) - len(named):
+            hint += ", and set the others in train.options"
+        taken = f"{name} takes {', '.join(parameters)}"
+        raise TaskError(f"{taken}: it is unknown which is the number of {lacks}", hint, Cause.USER)
+    if missing:
+        settings = ", ".join(f"train.options.{one}" for one in missing)
+        raise TaskError(f"train.model = {name} needs {', '.join(missing)}", f"set {settings}", Cause.USER)
+    return positional, keywords
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
     """The `options` as an instance of the dataclass `kind`."""
     try:
         return from_record(kind, dict(options))
@@ -119,19 +191,21 @@ class OwnModel:
     Without `classes`, the output may have any width.
     """
 
-    def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
-        self.model, self.name, self.classes = model, name, classes
+    def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
+        """`method` is called instead of `forward` if it is another."""
+        self.model, self.name, self.classes, self.method = model, name, classes, method
         self.by_layer = hasattr(model, "layer")
+        self.call: Callable[..., Any] = model if method == "forward" else getattr(model, method)
 
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError if they have another shape."""
         if not self.by_layer:
             try:
-                rows = self.model(list(hops), x)
+                rows = self.call(list(hops), x)
             except Exception as error:
-                message = f"{self.name}: forward fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
+                message = f"{self.name}: {self.method} fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
                 raise TaskError(message, cause=Cause.USER) from error
-            return self._shaped(rows, (hops[-1].targets, self.classes), "forward")
+            return self._shaped(rows, (hops[-1].targets, self.classes), self.method)
         for number, hop in enumerate(hops):
             x = self.layer(number, hop, x, last=number == len(hops) - 1)
         return x

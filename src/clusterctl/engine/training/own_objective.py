@@ -1,10 +1,10 @@
-"""Node classification with a user-defined or built-in model: cross-entropy, exact accuracy."""
+"""Node classification with a user-defined or built-in model: any loss, any metric, exact."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,30 +12,39 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.training.node_objective import accuracies, best_class, sampler_of, seeds_of
-from clusterctl.engine.training.objective import Objective, class_loss
+from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
-from clusterctl.shared.spec import BUILT_IN
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
+from clusterctl.engine.training.pyg_inference import PygInference
+from clusterctl.engine.training.pyg_library import of_pyg
+from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.engine.graph.features.sources import Fetch
-    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.objective import Accuracy
+    from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain
+
+
+_TRIED_SEEDS = 32  # of the forward before the training
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample: the feature rows, and the hops."""
+    """A sample: the feature rows, and the hops, or one subgraph for a model with `forward(x, edge_index)`."""
 
     fetch: Fetch[Tensor]
-    hops: list[Hop]
+    hops: list[Any]  # Hop or Subgraph
 
 
 S = TypeVar("S", bound=Sample)
@@ -61,6 +70,64 @@ class OwnSampled(Objective[S]):
             return self._own.where_it_breaks(prepared.hops, gathered)
 
 
+class _ByHops:
+    """How a model with `layer(i, hop, x)` or `forward(hops, x)` is trained and evaluated."""
+
+    def __init__(
+        self, own: OwnModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        check_not_lazy(own.model, own.name, "give their sizes; the model is made with the number of features")
+        if train.batch == "graph" or train.hops:
+            key = 'batch = "graph"' if train.batch == "graph" else "hops"
+            hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
+            raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
+        is_ours = train.model in BUILT_IN
+        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
+        self._sampler = sampler_of(graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
+        self._seed = train.seed
+        self.inference = OwnInference(own, graph, features, len(train.fan_out), task)
+        if not own.by_layer and task.place.rank == 0:
+            print(f"{own.name} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
+        if not is_ours:
+            self.inference.warn_if_pieces_differ()
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the hops."""
+        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
+
+
+class _ByGraph:
+    """How a model with `forward(x, edge_index)` is trained and evaluated."""
+
+    def __init__(
+        self, own: PygModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+    ) -> None:
+        self._whole, self._seed = whole(graph) if train.batch == "graph" else None, train.seed
+        if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
+            hint = "use one rank, or leave train.batch out"
+            raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
+        self._sampler = SubgraphSampler(
+            graph,
+            train.fan_out,
+            train.seed,
+            replace=train.replace,
+            labor=uses_labor(train),
+            places=graph.edge_weight is not None or graph.edge_attr is not None,
+        )
+        tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
+        own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
+        self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
+
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The nodes whose features the model gets, int64, and the subgraph."""
+        if self._whole:
+            graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
+        else:
+            graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return graph.places, [graph]
+
+
 class OwnNodeClassification(OwnSampled[Sample]):
     """Trains the model `train.model` to classify nodes."""
 
@@ -71,27 +138,33 @@ class OwnNodeClassification(OwnSampled[Sample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(train, task)
-        self.classes = graph.num_classes
-        sizes = {"features": graph.num_features, "classes": self.classes}
-        is_ours = train.model in BUILT_IN
-        if is_ours:
-            model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        outputs, layers = graph.num_classes, len(train.fan_out)
+        self.classes = outputs if train.loss == "cross_entropy" else 0
+        sizes = {"features": graph.num_features, "classes": outputs}
+        if train.model in BUILT_IN:
+            model = built_in(train.model, graph.num_features, outputs, layers, train.options)
+        elif train.model in PYG_MODELS:
+            model = of_pyg(train.model, graph, layers, train.options)
         else:
-            model = built(train.model, sizes, train.options)
+            model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
-        self._own = OwnModel(self.model, train.model, self.classes)
+        is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
+        self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
+        graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
-        self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
-        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
+        self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
+        self._metric = Metric(train, task.agreeing)
+        for split in ("val", "test"):
+            self._metric.check(self._graph.y[getattr(self._graph, split)], split)
+        if isinstance(self._own, PygModel):
+            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
+        else:
+            self._form = _ByHops(self._own, self._graph, self._features, train, task)
+        self._inference = self._form.inference
         self.own_training = OwnTraining(self.model, train.model, task)
-        if not self._own.by_layer and task.place.rank == 0:
-            print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
-        if not is_ours:
-            self._inference.warn_if_pieces_differ()
 
     @property
     def seeds(self) -> Tensor:
@@ -99,28 +172,41 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
-        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        fetch = self._features.fetch(blocks[0].nodes)
-        return Sample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+        places, inputs = self._form.sample(batch)
+        return Sample(self._features.fetch(places), inputs)
 
     def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
-        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
+        return self._loss.of(scores, self._graph.y, batch)
 
     @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split with all neighbours: each node is evaluated once, by one rank. A collective."""
         self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            predicted = self._inference.rows(own, best_class) if self._own.by_layer else self._at_once(own, splits)
-        return accuracies(self._graph, own, predicted, splits)
+            if isinstance(self._inference, OwnInference) and self._own.by_layer:
+                kept = self._inference.rows(own, self._kept)
+            else:
+                kept = self._at_once(own, splits)
+        scores = {}
+        for split in splits:
+            mine = self._of(split, own)
+            scores[split] = self._metric.score(kept[mine - own.start], self._graph.y[mine], mine)
+        return scores
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
+
+    def _of(self, split: str, own: range) -> Tensor:
+        """The nodes of a split that are this rank's."""
+        nodes: Tensor = getattr(self._graph, split)
+        return nodes[(nodes >= own.start) & (nodes < own.stop)]
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """The predicted classes of this rank's nodes in the `splits`; -1 for other nodes."""
-        predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
-        for split in splits:
-            nodes = getattr(self._graph, split)
-            mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
-            for seeds, rows in self._inference.rows_at_once(mine):
-                predicted[seeds - own.start] = best_class(rows)
-        return predicted
+        """What the metric needs of this rank's nodes in the `splits`; zeros for other nodes."""
+        kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
+        kept = kept.new_zeros(len(own), *kept.shape[1:])
+        mine = torch.cat([self._of(split, own) for split in splits])
+        for seeds, rows in self._inference.rows_at_once(mine):
+            kept[seeds - own.start] = self._kept(rows)
+        return kept

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.engine.training.flat import NOBODY_STOPS, Stops
 from clusterctl.shared.record.states import State
+from clusterctl.shared.record.vocabulary import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,8 @@ class TrainingLog:
         self.steps_done = self._first_step  # over all epochs and folds
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
-        self._counts["classes"] = objective.classes
+        if objective.classes:
+            self._counts["classes"] = objective.classes
         self._began = self._evaluation_began = time.monotonic()
 
     def resume(self, epoch: int, steps: int) -> None:
@@ -151,5 +153,5 @@ class TrainingLog:
         """Print one line on rank 0, with the seconds since the start of the epoch."""
         if self._task.place.rank == 0:
             fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
-            shown = "".join(f"  {split} {score.name} {score.value:.4f}" for split, score in scores.items())
+            shown = "".join(f"  {split} {score.name} {number(score.value)}" for split, score in scores.items())
             print(f"{fold}{what}{shown}  {time.monotonic() - self._began:.2f} s", flush=True)

@@ -11,13 +11,15 @@ sample 25 * 10 neighbours per seed, and three that sample 4 * 4 * 4. docs/guides
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
 from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
+from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
@@ -27,6 +29,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clusterctl.shared.node.events import Context
@@ -46,7 +49,7 @@ def main(context: Context) -> None:
             objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
             fit(objective, train, task)
         return
-    recipe_of_graph = recipe(data)
+    recipe_of_graph = recipe(data, train.reading if isinstance(train, NodeClassificationTrain) else {})
     with joined(context) as task:
         graph = prepared(task, Graph, recipe_of_graph)
         if isinstance(train, NodeTrain):
@@ -55,10 +58,10 @@ def main(context: Context) -> None:
             fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
-def recipe(data: Data) -> Recipe[Graph]:
-    """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
+def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:
+    """How to prepare the data set, once for all ranks and runs; `reading` is for `graph_of`. Raises TaskError."""
     if data.load is not None:
-        found = own_recipe(data, graph_of)
+        found = own_recipe(data, graph_of, **reading)
     elif data.root is not None and ogb.is_here(data.root):
         found = ogb.recipe(data.root, undirected=data.undirected)
     else:
@@ -124,19 +127,29 @@ def relations_of(result: Any, name: str, notes: list[str] | None = None) -> Labe
     )
 
 
-def graph_of(result: Any, name: str, notes: list[str] | None = None) -> Graph:
-    """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError."""
+def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: str = "classes") -> Graph:
+    """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError.
+
+    Three lists of graphs, for training, validation and testing, are one graph of unconnected parts. `answers` is the
+    kind of `y`, as in `Given.answers`.
+    """
     given = Given(name, notes)
-    data = given.single(result, "Data")
+    data = given.single(one_graph(given, result), "Data")
     x = given.features(data)
     nodes = len(x)
-    edges, labels = given.edges(data, nodes, nodes), given.labels(data, nodes)
-    masks = given.splits(data, labels)
-    given.unused([data], ["x", "y", "edge_index", *_MASKS])
+    edges = given.edges(data, nodes, nodes)
+    y, outputs = given.answers(data, nodes, answers)
+    masks = given.splits(data, y)
+    given.unused([data], ["x", "y", "edge_index", "edge_weight", "edge_attr", *_MASKS])
+    indptr, indices, order = compressed_with_order(edges, nodes, shuffled=True)
+    weight, attributes = (given.of_edges(data, name, edges.size(1)) for name in ("edge_weight", "edge_attr"))
     return Graph(
-        *compressed(edges, nodes, shuffled=True),
+        indptr,
+        indices,
         x=x,
-        y=labels,
+        y=y,
         **masks,
-        num_classes=given.number_of_classes(labels),
+        num_classes=outputs,
+        edge_weight=weight if weight is None else weight[order],
+        edge_attr=attributes if attributes is None else attributes[order],
     )

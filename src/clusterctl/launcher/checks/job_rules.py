@@ -68,6 +68,9 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
         if not module.there:
             hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"
             yield warn("program", f"{key}: no such file: {module.path}", hint)
+    if found.wanted and found.wanted.forward and (problem := found.wanted.forward.problem):
+        what, hint = problem
+        yield fail("program", f"train.model = {getattr(found.wanted.resolved.job.train, 'model', '')}: {what}", hint)
 
 
 def request_rules(found: Surroundings) -> Iterator[Check]:

@@ -38,9 +38,10 @@ from clusterctl.launcher.submission.module_archives import standard_libraries
 from clusterctl.launcher.submission.plan import Programs
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import exists, nearest_existing
+from clusterctl.shared.record.files import exists, nearest_existing, read_beginning
 from clusterctl.shared.record.ownership import is_trusted, open_parent, shared_parent
 from clusterctl.shared.spec import WORKLOADS
+from clusterctl.shared.spec.forward import in_source
 from clusterctl.shared.spec.job import EXPEDITE
 from clusterctl.shared.spec.train import likeliest
 
@@ -52,8 +53,10 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.shared.spec import Cluster, Job, Resources
+    from clusterctl.shared.spec.forward import Forward
 
 INVENTORY_SECONDS = 3600.0
+_MOST_SOURCE = 1 << 20  # of a user's module
 # Slurm commands to run; with text output, since their JSON changes with every version.
 QUESTIONS = {
     "version": ("sbatch", "--version"),
@@ -142,6 +145,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             program=None if plan.setup else _program(job, plan),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
+            forward=_forward(job, plan),
             nodes=nodes,
             where=where,
             gpu_types=gpu_types,
@@ -271,6 +275,19 @@ def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
         module = (name or "").partition(":")[0]
         if ":" in (name or "") and "." not in module and not Path(code, module).is_dir():
             yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
+
+
+def _forward(job: Job, plan: Plan) -> Forward | None:
+    """The `forward` of a model of nodes in the job's code, as far as its source shows it."""
+    module, _, name = str(getattr(job.train, "model", "")).partition(":")
+    code = _code(job, plan)
+    if job.workload != "node-classification" or not name or code is None or not job.has_own_code:
+        return None
+    try:
+        source = read_beginning(Path(code, *module.split(".")).with_suffix(".py"), _MOST_SOURCE)
+    except OSError:
+        return None
+    return in_source(source.decode(errors="replace"), name)
 
 
 def _program(job: Job, plan: Plan) -> Seen | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.containers.runtimes import ContainerView
     from clusterctl.launcher.submission.plan import Programs
     from clusterctl.shared.spec import Batches, Cluster
+    from clusterctl.shared.spec.forward import Forward
 
 Answer = str | SlurmError
 """The output of a Slurm command, or why there is none."""
@@ -144,6 +145,7 @@ class WantedRun:
     program: Seen | None = None  # the script of workload "command"
     nodes_have_names: bool = True  # False if its ranks could not find each other by the names of their nodes
     modules: tuple[tuple[str, Seen], ...] = ()  # of the user's code, with the key that refers to them
+    forward: Forward | None = None  # of the user's model, if its source shows it
     nodes: tuple[NodeSize, ...] = ()  # the known nodes that the job could get
     where: str = ""  # their collective name
     gpu_types: tuple[str, ...] = ()  # of their GPUs, if they are named

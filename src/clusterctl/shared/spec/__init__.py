@@ -3,10 +3,12 @@
 from clusterctl.shared.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.shared.spec.cluster import Cluster, Emulator
 from clusterctl.shared.spec.job import Checkpoint, Container, Job, Resources, Watchdog
+from clusterctl.shared.spec.learning import OPTIMIZERS, AdamOptions, Learning, SgdOptions
 from clusterctl.shared.spec.records import from_record, to_record
 from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
+    PYG_MODELS,
     SCRIPT,
     WORKLOADS,
     CommandTrain,
@@ -26,9 +28,12 @@ from clusterctl.shared.spec.train import (
 
 __all__ = [
     "BUILT_IN",
+    "OPTIMIZERS",
     "PROFILED_STEPS",
+    "PYG_MODELS",
     "SCRIPT",
     "WORKLOADS",
+    "AdamOptions",
     "Batches",
     "Checkpoint",
     "Cluster",
@@ -40,12 +45,14 @@ __all__ = [
     "GatOptions",
     "GraphClassificationTrain",
     "Job",
+    "Learning",
     "LinkPredictionTrain",
     "LoopTrain",
     "NodeClassificationTrain",
     "NodeTrain",
     "RedditTrain",
     "Resources",
+    "SgdOptions",
     "SyntheticTrain",
     "TaobaoTrain",
     "Train",

@@ -32,7 +32,14 @@ class Batches:
     @property
     def size(self) -> int:
         """The global batch: examples of all ranks together in a full step."""
+        if self.is_whole:
+            return self.examples.size if self.examples else 1
         return self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each epoch is one step on the whole graph."""
+        return getattr(self.train, "batch", "") == "graph"
 
     @property
     def steps(self) -> int | None:
@@ -61,6 +68,8 @@ class Batches:
         return "set train.global_batch_size instead of train.batch_size: it stays the same for any number of ranks"
 
     def __str__(self) -> str:
+        if self.is_whole:
+            return "the whole graph in each step; 1 step per epoch"
         batch = f"global batch {self._size_in_words}"
         if self.examples is None:
             return f"{batch}; the log shows the steps per epoch once the data set is prepared"

@@ -275,4 +275,5 @@ class Job:
     @property
     def has_own_code(self) -> bool:
         """Whether it runs the user's own code."""
-        return self.workload == "command" or self.has_own_model or self.data.load is not None
+        has_functions = bool(getattr(self.train, "functions", ()))
+        return self.workload == "command" or self.has_own_model or has_functions or self.data.load is not None

@@ -67,7 +67,9 @@ class FileKey:
         plain, marks = unwrapped(self.hint)
         if self.duration:
             return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'})"
-        choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf | values.Or)), ())
+        choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf)), ())
+        if text := next((mark.text for mark in marks if isinstance(mark, values.Or)), ""):
+            choices = ("true", "false", text) if plain is bool else (_KINDS[get_origin(plain)], text)
         return " | ".join(choices) or _KINDS[get_origin(plain) or plain]
 
     @property
@@ -229,8 +231,12 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"minItems": count, "maxItems": count}
         case values.Window():
             schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
-        case values.Or(text):
+        case values.Or(text) if schema["type"] == "boolean":
             schema |= {"type": ["boolean", "string"], "enum": [True, False, text]}
+        case values.Or(text):
+            whole = dict(schema)
+            schema.clear()
+            schema["anyOf"] = [{"enum": [text]}, whole]
         case values.Unshown() | values.InsteadOf():
             pass
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from clusterctl.shared.spec.learning import HITS, LINK_METRICS, YOURS, Learning
 from clusterctl.shared.spec.values import (
     OBJECT,
     AtLeast,
@@ -26,6 +27,7 @@ from clusterctl.shared.spec.values import (
     Positive,
     Share,
     Window,
+    Word,
     size_in_bytes,
 )
 
@@ -46,7 +48,7 @@ class Data:
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
     """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
-    "graph-classification"); called with data.root."""
+    "graph-classification"), or three of these as splits; called with data.root."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
@@ -107,8 +109,14 @@ class LoopTrain(Train):
     """Total batch size of all ranks, independent of their number; use it instead of batch_size."""
     lr: Positive = 0.01
     """Learning rate."""
-    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
-    """How the learning rate changes after the warm-up, over all steps."""
+    schedule: Annotated[str, OneOf(("constant", "cosine", "step", "plateau"))] = "constant"
+    """How the learning rate changes after the warm-up: never, along half a cosine over all steps, every few epochs, or
+    when the validation score no longer improves."""
+    schedule_every: Count = 10
+    """With schedule "step": epochs from one change to the next; with "plateau": evaluations without improvement before
+    one."""
+    schedule_factor: Share = 0.1
+    """With schedule "step" and "plateau": what each change multiplies the learning rate by."""
     warmup: Share = 0.0
     """Fraction of all steps over which the learning rate ramps up."""
     clip_norm: NonNegative = 0.0
@@ -136,6 +144,12 @@ class LoopTrain(Train):
             yield "train.fan_out", "needs one number per layer, each above 0, or -1 for all neighbours"
         if getattr(self, "sampling", "uniform") == "labor" and getattr(self, "replace", False):
             yield "train.replace", 'sampling "labor" draws without replacement; remove this key'
+        if self.schedule == "plateau" and not self.evaluate_every:
+            yield "train.schedule", '"plateau" needs evaluations; set train.evaluate_every'
+        if self.schedule not in ("step", "plateau"):
+            for name in ("schedule_every", "schedule_factor"):
+                if getattr(self, name) != getattr(LoopTrain, name):
+                    yield f"train.{name}", f'has no effect with schedule "{self.schedule}"'
         yield from super().contradictions(workload, data)
 
 
@@ -192,19 +206,145 @@ BUILT_IN = {"gat": GatOptions, "rgat": GatOptions}
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeClassificationTrain(LoopTrain):
-    """A graph attention network or a model of your own, on a graph that your own code loads, or in the raw layout of
-    PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
+class PygOptions:
+    """`train.options` of the models of torch_geometric.nn.models: the arguments of the class."""
+
+    hidden_channels: Count = 64
+    """Width of the hidden layers."""
+    num_layers: Count | None = None
+    """Number of layers; by default the length of fan_out."""
+    dropout: Share = 0.0
+    """Fraction of activations between layers to drop in training."""
+    act: Word | None = "relu"
+    """Activation between layers, by PyG's name."""
+    act_first: bool = False
+    """Whether the activation comes before the normalization."""
+    norm: Word | None = None
+    """Normalization between layers, by PyG's name, such as "LayerNorm"."""
+    jk: Annotated[str, OneOf(("last", "cat", "max", "lstm"))] | None = None
+    """Jumping knowledge: how the outputs of all layers are combined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygSageOptions(PygOptions):
+    """`train.options` of the model "GraphSAGE"."""
+
+    aggr: Word = "mean"
+    """How neighbours are combined, by PyG's name."""
+    normalize: bool = False
+    """Whether outputs of layers are scaled to length 1."""
+    root_weight: bool = True
+    """Whether a node's own row counts."""
+    project: bool = False
+    """Whether neighbours pass a linear map before they are combined."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGcnOptions(PygOptions):
+    """`train.options` of the model "GCN"."""
+
+    improved: bool = False
+    """Whether self loops count twice."""
+    add_self_loops: bool = True
+    """Whether each node is its own neighbour."""
+    normalize: bool = True
+    """Whether edges are weighted by the degrees of their nodes."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGatOptions(PygOptions):
+    """`train.options` of the model "GAT"."""
+
+    v2: bool = False
+    """Whether layers are GATv2Conv instead of GATConv."""
+    heads: Count = 1
+    """Attention heads of each layer."""
+    concat: bool = True
+    """Whether the heads of hidden layers are concatenated, and not averaged."""
+    negative_slope: NonNegative = 0.2
+    """Slope of the leaky ReLU of the attention."""
+    add_self_loops: bool = True
+    """Whether each node is its own neighbour."""
+    residual: bool = False
+    """Whether layers add a linear map of their input."""
+    bias: bool = True
+    """Whether layers add a bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygGinOptions(PygOptions):
+    """`train.options` of the model "GIN"."""
+
+    eps: float = 0.0
+    """Initial weight of a node's own row, beside 1."""
+    train_eps: bool = False
+    """Whether that weight is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygPnaOptions(PygOptions):
+    """`train.options` of the model "PNA"; the degrees are those of your graph."""
+
+    aggregators: Word = "mean,min,max,std"
+    """How neighbours are combined, by PyG's names, with commas."""
+    scalers: Word = "identity,amplification,attenuation"
+    """How the results are scaled by degree, by PyG's names, with commas."""
+    towers: Count = 1
+    """Number of parts into which channels are divided."""
+    pre_layers: Count = 1
+    """Linear maps before neighbours are combined."""
+    post_layers: Count = 1
+    """Linear maps after neighbours are combined."""
+    divide_input: bool = False
+    """Whether each tower gets a part of the input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PygEdgeCnnOptions(PygOptions):
+    """`train.options` of the model "EdgeCNN"."""
+
+    aggr: Word = "max"
+    """How neighbours are combined, by PyG's name."""
+
+
+PYG_MODELS = {
+    "GraphSAGE": PygSageOptions,
+    "GCN": PygGcnOptions,
+    "GAT": PygGatOptions,
+    "GIN": PygGinOptions,
+    "PNA": PygPnaOptions,
+    "EdgeCNN": PygEdgeCnnOptions,
+}
+"""The classes of torch_geometric.nn.models that node classification knows by name, and the options of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationTrain(Learning, LoopTrain):
+    """A graph attention network, a model of PyG or your own, on a graph that your own code loads, or in the raw layout
+    of PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
 
     epochs: Count = 20
     model: Annotated[
-        str, OneOf(("gat", "rgat"), OBJECT, "a module and a class or function of your code, such as my_model:Net")
+        str,
+        OneOf(
+            ("gat", "rgat", *PYG_MODELS), OBJECT, "a module and a class or function of your code, such as my_model:Net"
+        ),
     ]
-    """"gat" (GATv2), "rgat" (GATv2 for each relation), or your class or function, as MODULE:NAME, called with the
-    numbers of features and classes."""
+    """"gat" (GATv2), "rgat" (GATv2 for each relation), a class of torch_geometric.nn.models, or your class or function,
+    as MODULE:NAME, called with the numbers of features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Options of the model, by name: those of "gat" and "rgat", or of your class, as its dataclass `Options` or as
+    """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
+    batch: Annotated[str, OneOf(("sampled", "graph"))] = "sampled"
+    """Whether a step trains on sampled neighbourhoods of a batch, or an epoch is one step on the whole graph, on one
+    rank."""
+    hops: Natural = 0
+    """Evaluates a model with forward(x, edge_index) in pieces of this many hops around its nodes; 0 evaluates the whole
+    graph at once if it fits into memory, otherwise in pieces of as many hops as the outputs depend on."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -220,6 +360,21 @@ class NodeClassificationTrain(LoopTrain):
             yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
         if self.model != "rgat" and self.generated:
             yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
+        if self.batch == "graph":
+            for name in ("fan_out", "batch_size", "global_batch_size", "sampling", "replace"):
+                if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                    yield f"train.{name}", 'has no effect with train.batch = "graph"; remove this key'
+            if data.cache is not None or data.is_split:
+                key = "cache" if data.cache is not None else "placement"
+                yield f"data.{key}", 'train.batch = "graph" reads all features in each step; remove this key'
+        if self.model in BUILT_IN:
+            for name in ("batch", "hops"):
+                if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                    yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
+        if self.model == "rgat":
+            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
+        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
+        yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
@@ -272,7 +427,7 @@ class DeepSageTrain(NodeTrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphClassificationTrain(LoopTrain):
+class GraphClassificationTrain(Learning, LoopTrain):
     """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
 
     epochs: Count = 40
@@ -286,8 +441,9 @@ class GraphClassificationTrain(LoopTrain):
     features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
-    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
-    """Node features: one-hot degree, a constant, or those of the data set."""
+    features: Annotated[str, OneOf(("auto", "degree", "ones", "given"))] = "auto"
+    """Node features: one-hot degree, a constant, or those of the data set; "auto" takes those of the data set for your
+    own model, if there are any, and else the degree."""
     layers: Count = 2
     """Number of graph convolutions."""
     hidden_channels: Count = 64
@@ -307,26 +463,39 @@ class GraphClassificationTrain(LoopTrain):
                     yield f"train.{name}", "has no effect on your own model; set it in train.options"
         elif self.options:
             yield "train.options", f'model "{self.model}" has no options; set layers, hidden_channels and the like'
+        if ":" not in self.model:
+            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric"))
+        classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
+        yield from self.problems_of_learning(links=False, classes_only=classes)
         if self.stop_early and self.folds > 1:
             yield "train.stop_early", "not supported with several folds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkPredictionTrain(LoopTrain):
+class LinkPredictionTrain(Learning, LoopTrain):
     """Link prediction with your own model, on a graph that your code loads."""
 
     epochs: Count = 20
+    loss: Annotated[str, OneOf(("bce_with_logits",), OBJECT, YOURS)] = "bce_with_logits"
+    """What to minimise: "bce_with_logits", or your function of scores and y (1 for an edge, 0 for none), as
+    MODULE:NAME."""
+    metric: Annotated[str, OneOf(LINK_METRICS, f"{HITS}|{OBJECT}", f"hits@K, {YOURS}")] = "roc_auc"
+    """How pairs are ranked: the AUC, or another measure, or your function of predictions and y, as MODULE:NAME."""
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
     """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (10, 10)
     """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    negatives: Natural = 1
+    """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)
+        yield from self.other_than_default(("report_train",))
+        yield from self.problems_of_learning(links=True, classes_only="")
         if not data.load:
             yield "data.load", "is missing: a function of your code that returns the graph, such as my_data:load"
 

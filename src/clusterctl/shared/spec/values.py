@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 LARGEST = 2**31 - 1
@@ -32,13 +33,9 @@ class InsteadOf(Mark):
 
 @dataclass(frozen=True)
 class Or(Mark):
-    """Besides true and false, the value may be this text."""
+    """Besides true and false, or a list, the value may be this text."""
 
     text: str
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return "true", "false", self.text
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,10 @@ class OneOf(Mark):
     def check(self, value: Any) -> None:
         if value not in self.choices and not (self.pattern and re.fullmatch(self.pattern, value)):
             or_else = f", or {self.meaning}" if self.pattern else ""
-            raise ValueError(f"must be one of {', '.join(self.choices)}{or_else}")
+            lower = {choice.lower(): choice for choice in self.choices}
+            near = get_close_matches(str(value).lower(), lower, n=1)
+            meant = f" (did you mean {lower[near[0]]}?)" if near else ""
+            raise ValueError(f"must be one of {', '.join(self.choices)}{or_else}{meant}")
 
 
 @dataclass(frozen=True)

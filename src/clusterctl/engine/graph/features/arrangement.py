@@ -58,15 +58,22 @@ def renumbered(graph: Graph, order: Tensor, dtype: torch.dtype, scratch: Path) -
     indptr = torch.zeros_like(graph.indptr)
     torch.cumsum(degrees, 0, out=indptr[1:])
     indices = _on_disk(scratch / "arranged-indices", (graph.indices.numel(),), torch.int32)
+    given = {name: values for name in ("edge_weight", "edge_attr") if (values := getattr(graph, name)) is not None}
+    moved = {
+        name: _on_disk(scratch / f"arranged-{name}", tuple(values.shape), values.dtype)
+        for name, values in given.items()
+    }
     for first, last in edge_ranges(indptr, _EDGES_AT_ONCE):
         start, stop = int(indptr[first]), int(indptr[last])
         moved_by = graph.indptr[order[first:last]] - indptr[first:last]
         edges = torch.arange(start, stop) + moved_by.repeat_interleave(degrees[first:last], output_size=stop - start)
         indices[start:stop] = place[graph.indices[edges].long()]
+        for name, values in given.items():
+            moved[name][start:stop] = values[edges]
     x = _features(graph.x, order, dtype, scratch)
     train, val, test = (place[nodes].sort().values.long() for nodes in (graph.train, graph.val, graph.test))
     numbers = order.to(torch.int32)
-    return Graph(indptr, indices, x, graph.y[order], train, val, test, graph.num_classes, numbers)
+    return Graph(indptr, indices, x, graph.y[order], train, val, test, graph.num_classes, numbers, **moved)
 
 
 def _features(table: Tensor, order: Tensor, dtype: torch.dtype, scratch: Path) -> Tensor:

@@ -1,0 +1,199 @@
+"""A graph whose edges are to be predicted, as a user function loads it: with splits of its own, or split here.
+
+Without splits of its own, 85 % of all pairs of nodes with an edge are for training, 5 % for validation and 10 % for
+testing, by a hash of the undirected pair: an edge, its copies and the reverse edge are in the same split. Only training
+edges carry messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.data.own_data import Given, is_graph
+from clusterctl.engine.graph.blocks import Adjacency
+from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
+from clusterctl.engine.graph.links import has_edge, negatives
+from clusterctl.engine.graph.storage import FeatureGraph, compressed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SPLIT_SEED = 0  # not the training's seed: all trainings share one split
+_TWENTIETHS, _VAL, _TEST = 20, 1, 2
+_LABELS = ("edge_label_index", "edge_label", "pos_edge_label_index", "neg_edge_label_index")
+_HINT = "split it as torch_geometric.transforms.RandomLinkSplit does: edge_label_index, with edge_label 1 or 0"
+
+
+@dataclass(frozen=True)
+class LinkGraph(FeatureGraph):
+    """A graph of the edges that carry messages in training; without `train`, they are the examples, too.
+
+    The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs to be told apart from
+    them; those of `val` and `test` are always the same, those of `train` come beside the ones drawn in each epoch.
+    """
+
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+    train: Tensor | None = None
+    train_negatives: Tensor | None = None
+    val_indptr: Tensor | None = None  # the edges that carry messages when `val` is evaluated, if they are others
+    val_indices: Tensor | None = None
+    test_indptr: Tensor | None = None
+    test_indices: Tensor | None = None
+
+    def other_messages(self) -> dict[str, Adjacency]:
+        """The edges that carry messages when a split is evaluated, for those with others than training."""
+        own = {"val": (self.val_indptr, self.val_indices), "test": (self.test_indptr, self.test_indices)}
+        return {
+            split: Adjacency(indptr, indices)
+            for split, (indptr, indices) in own.items()
+            if indptr is not None and indices is not None
+        }
+
+
+def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGraph:
+    """The graph in PyG's `Data`, or in a data set of one, or in three of them as train, val and test. Raises TaskError.
+
+    It has `x` and `edge_index`; of three, each has `edge_label_index` and `edge_label`, as from RandomLinkSplit.
+    """
+    given = Given(name, notes)
+    if parts := given.parts(result, is_graph):
+        return _of_parts(given, {split: given.single(part, "Data") for split, part in parts.items()})
+    data = given.single(result, "Data")
+    if has := [attribute for attribute in _LABELS if attribute in data]:
+        hint = "return three of them, for training, validation and testing, or leave it out: then edges are split here"
+        raise given.wrong(f"it returned one graph with {has[0]}", hint)
+    x = given.features(data)
+    nodes = len(x)
+    edges = given.edges(data, nodes, nodes)
+    given.unused([data], ["x", "edge_index"])
+    proper = edges[0] != edges[1]
+    if loops := edges.size(1) - int(proper.sum()):
+        given.notes.append(f"{loops} self loops in edge_index are not used")
+    edges = edges[:, proper]
+    # Which twentieth of all pairs each edge belongs to.
+    part = below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), _keys(edges, nodes)), torch.tensor(_TWENTIETHS))
+    splits = {
+        split: torch.unique(edges[:, (part >= first) & (part < end)], dim=1)
+        for split, first, end in (("val", 0, _VAL), ("test", _VAL, _VAL + _TEST))
+    }
+    empty = [split for split, pairs in splits.items() if pairs.numel() == 0]
+    if empty or not bool((part >= _VAL + _TEST).any()):
+        what = f"edge_index has {edges.size(1)} edges, too few for {', '.join(empty) or 'training'}"
+        raise given.wrong(what, "5 % of the edges are for validation, and 10 % for testing")
+    others = _others(edges, nodes, [pairs.size(1) for pairs in splits.values()])
+    return LinkGraph(
+        *compressed(edges[:, part >= _VAL + _TEST], nodes),
+        x=x,
+        val=splits["val"].int(),
+        val_negatives=others[0].int(),
+        test=splits["test"].int(),
+        test_negatives=others[1].int(),
+    )
+
+
+def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
+    """The graph of a user's own splits."""
+    x = given.features(parts["train"], "train: ")
+    nodes, messages, pairs = len(x), {}, {}
+    for split, data in parts.items():
+        where = f"{split}: "
+        if split != "train" and not torch.equal(given.features(data, where), x):
+            raise given.wrong(f"{where}x is not that of train", "give all three the same nodes, in the same order")
+        edges = given.edges(data, nodes, nodes, where)
+        messages[split] = compressed(edges, nodes)
+        pairs[split] = _examples(given, data, nodes, where) if _is_labelled(data) else (edges, edges[:, :0])
+        if split != "train" and not _is_labelled(data):
+            raise given.wrong(f"{where}it has no edge_label_index", _HINT)
+        if not pairs[split][0].numel():
+            raise given.wrong(f"{where}no pair has an edge (edge_label 1)", _HINT)
+        given.unused([data], ["x", "edge_index", *_LABELS], where)
+    lacking = [split for split in ("val", "test") if not pairs[split][1].numel()]
+    if lacking:  # as many pairs without an edge, which are drawn once
+        everything = torch.cat([pairs[split][0] for split in parts], 1)
+        counts = [pairs[split][0].size(1) for split in lacking]
+        for split, others in zip(lacking, _others(everything, nodes, counts), strict=True):
+            pairs[split] = (pairs[split][0], others)
+        given.notes.append(f"{' and '.join(lacking)}: no pair has edge_label 0, so as many without an edge are drawn")
+    for split in ("val", "test"):
+        keys = _keys(pairs[split][0], nodes)
+        for what, others in (("examples of train", pairs["train"][0]), (f"edges in edge_index of {split}", None)):
+            both = _keys(_edges_of(messages[split]) if others is None else others, nodes)
+            if count := int(torch.isin(keys, both).sum()):
+                given.notes.append(f"leak: {count} of {len(keys)} pairs to predict in {split} are {what}, too")
+    same = {split: all(map(torch.equal, messages[split], messages["train"])) for split in ("val", "test")}
+    own = {split: (None, None) if same[split] else messages[split] for split in ("val", "test")}
+    is_all = not _is_labelled(parts["train"])  # all edges are examples
+    return LinkGraph(
+        *messages["train"],
+        x=x,
+        val=pairs["val"][0].int(),
+        val_negatives=pairs["val"][1].int(),
+        test=pairs["test"][0].int(),
+        test_negatives=pairs["test"][1].int(),
+        train=None if is_all else pairs["train"][0].int(),
+        train_negatives=None if is_all else pairs["train"][1].int(),
+        val_indptr=own["val"][0],
+        val_indices=own["val"][1],
+        test_indptr=own["test"][0],
+        test_indices=own["test"][1],
+    )
+
+
+def _is_labelled(data: Any) -> bool:
+    return any(attribute in data for attribute in _LABELS)
+
+
+def _examples(given: Given, data: Any, nodes: int, where: str) -> tuple[Tensor, Tensor]:
+    """The pairs with an edge and those without one, int64 [2, pairs]."""
+    if "pos_edge_label_index" in data:  # of RandomLinkSplit(split_labels=True)
+        positive = given.edges(data, nodes, nodes, where, "pos_edge_label_index")
+        has_others = "neg_edge_label_index" in data
+        others = given.edges(data, nodes, nodes, where, "neg_edge_label_index") if has_others else positive[:, :0]
+        return positive, others
+    pairs = given.edges(data, nodes, nodes, where, "edge_label_index")
+    if "edge_label" not in data:
+        return pairs, pairs[:, :0]
+    label = given.tensor(data, "edge_label", where)
+    if tuple(label.shape) != (pairs.size(1),):
+        what = f"{where}edge_label has shape {[*label.shape]}, and edge_label_index has {pairs.size(1)} pairs"
+        raise given.wrong(what, "give one label for each pair: 1 for an edge, 0 for none")
+    if not bool(((label == 0) | (label == 1)).all()):
+        other = label[(label != 0) & (label != 1)][0].item()
+        hint = "give 1 for an edge and 0 for none; ratings and types of edges are not predicted"
+        raise given.wrong(f"{where}edge_label has values such as {other:.4g}", hint)
+    return pairs[:, label == 1], pairs[:, label == 0]
+
+
+def _keys(pairs: Tensor, nodes: int) -> Tensor:
+    """A number for each undirected pair."""
+    return pairs.min(0).values * nodes + pairs.max(0).values
+
+
+def _edges_of(messages: tuple[Tensor, Tensor]) -> Tensor:
+    indptr, indices = messages
+    return torch.stack([indices.long(), torch.arange(len(indptr) - 1).repeat_interleave(indptr.diff())])
+
+
+def _others(edges: Tensor, nodes: int, counts: list[int]) -> tuple[Tensor, ...]:
+    """So many pairs of two nodes without an edge in either direction, the same in every process."""
+    with_itself = torch.arange(nodes).expand(2, -1)
+    everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), with_itself], 1), nodes))
+    found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
+    return torch.split(found, counts, dim=1)
+
+
+def without_edge(graph: LinkGraph) -> Adjacency:
+    """The pairs that are never drawn as negatives: all examples and all edges that carry messages in training."""
+    messages = Adjacency(graph.indptr, graph.indices)
+    if graph.train is None or bool(has_edge(messages, *graph.train.long()).all()):
+        return messages
+    edges = torch.cat([_edges_of((graph.indptr.cpu(), graph.indices.cpu())), graph.train.cpu().long()], 1)
+    indptr, indices = compressed(edges, graph.num_nodes)
+    return Adjacency(indptr.to(graph.indptr.device), indices.to(graph.indices.device))

@@ -1,0 +1,79 @@
+"""Dropout for models with `forward(x, edge_index)` whose masks are the same on any number of ranks.
+
+    from clusterctl.pyg import dropout      # instead of torch.nn.functional.dropout
+    from clusterctl.pyg import Dropout      # instead of torch.nn.Dropout
+
+The mask of a row depends on the step, the row's (node, depth), and how many such calls came before in the forward.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.engine.graph.subgraphs import Subgraph
+
+
+@dataclass
+class _Rows:
+    """The rows of the running forward."""
+
+    keys: Tensor  # int64 [rows]: one for each (node, depth)
+    randomness: tuple[int, ...]
+    calls: int = 0
+
+
+_running: list[_Rows] = []
+
+
+@contextmanager
+def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
+    """Within this context, `dropout` masks the rows of the subgraph by node; no change in evaluation."""
+    if subgraph.randomness is None:
+        yield
+        return
+    keys = subgraph.nodes
+    if depths := len(subgraph.rows_by_depth):
+        counts = torch.tensor(subgraph.rows_by_depth, device=keys.device)
+        depth_of = torch.arange(depths, device=keys.device).repeat_interleave(counts, output_size=len(keys))
+        keys = keys * depths + depth_of
+    _running.append(_Rows(keys, subgraph.randomness))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002 - torch's names
+    """Like `torch.nn.functional.dropout`; in a training step of clusterctl, rows are masked by node.
+
+    `input` has a row for each row of `x`, or for the first ones. Any other input, and one outside of a step, gets
+    torch's own dropout. `inplace` is ignored in a step.
+    """
+    rows = _running[-1] if _running else None
+    if rows is None or not training or not p or input.dim() < 2 or len(input) > len(rows.keys):
+        return F.dropout(input, p, training, inplace)
+    rows.calls += 1
+    key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)
+    return keyed_dropout(input.flatten(1), rows.keys[: len(input)], p, key).view_as(input)
+
+
+class Dropout(nn.Module):
+    """Like `torch.nn.Dropout`, with `dropout`."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return dropout(input, self.p, self.training)

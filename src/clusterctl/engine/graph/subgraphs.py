@@ -1,0 +1,131 @@
+"""Pieces of a graph as PyG's models take them: rows of nodes, and edges between the rows.
+
+In training, rows are copies of nodes, one for each depth at which a node was sampled. So the output for a seed depends
+only on its own sampled tree, whatever other seeds its rank has; PyG's own loader gives a node one row, whose
+neighbours depend on the rest of the batch. Rows are ordered by depth and edges by hop, as `trim_to_layer` requires.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.graph.labor import max_duplicates
+from clusterctl.engine.graph.neighbors import renumbered, sample_positions
+from clusterctl.engine.graph.sampling import engine_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.engine.graph.storage import FeatureGraph
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Rows, the first `seeds` of which are the nodes whose outputs are wanted, and edges between them."""
+
+    graph: FeatureGraph
+    places: Tensor  # int64 [rows]: the node of each row in `graph`, whose order may not be that of the user's data
+    edge_index: Tensor  # int64 [2, edges]: the row of the source, the row of the target
+    seeds: int
+    edges: Tensor | None = None  # int64 [edges]: places in `graph.indices`, if they were asked for
+    rows_by_depth: tuple[int, ...] = ()  # the seeds first; empty if the rows are not by depth
+    edges_by_depth: tuple[int, ...] = ()  # those into the seeds first
+    randomness: tuple[int, ...] | None = None  # of the step; None in evaluation
+    wanted: Tensor | None = None  # int64: of the outputs for `seeds`, the ones that are wanted; None: all
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """int64 [rows]: the node of each row, numbered as in the user's data."""
+        numbers: Tensor | None = getattr(self.graph, "numbers", None)
+        return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+
+    def of_edges(self, name: str) -> Tensor | None:
+        """The attribute `name` of the edges, in their order; None if the graph has none."""
+        values: Tensor | None = getattr(self.graph, name, None)
+        return values if values is None or self.edges is None else values.index_select(0, self.edges)
+
+
+class SubgraphSampler:
+    """Samples `fan_out` neighbours for each (node, depth), the seeds' hop first; -1 takes all.
+
+    Randomness is keyed by (seed, epoch, step, depth, node). `replace` and `labor` are as for `NeighborSampler`. With
+    `places`, a sample knows the places of its edges.
+    """
+
+    def __init__(
+        self,
+        graph: FeatureGraph,
+        fan_out: Sequence[int],
+        seed: int,
+        *,
+        replace: bool = False,
+        labor: bool = False,
+        places: bool = False,
+    ) -> None:
+        self._graph, self._fan_out, self._seed, self._places = graph, fan_out, seed, places
+        engine = engine_for(graph.indices.numel(), graph.indices.device)
+        self._renumbered = engine.renumbering(graph.num_nodes)
+        if labor:
+            self._sample = partial(engine.sample_labor, duplicates=max_duplicates(graph), places=places)
+        else:
+            self._sample = partial(engine.sample_neighbors, replace=replace, places=places)
+
+    def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> Subgraph:
+        """The sampled trees of `seeds` (int64). `excluded` is as for `NeighborSampler.sample`."""
+        absent = () if excluded is None else (excluded,)
+        frontier, above = seeds, 0  # the nodes of one depth, and the number of rows before them
+        nodes, edge_index, places = [seeds], [], []
+        for depth, count in enumerate(self._fan_out):
+            key = stream(Purpose.SAMPLING, self._seed, epoch, step, depth)
+            offsets, found = self._sample(self._graph, frontier, count, key, *absent)
+            if self._places:
+                places.append(found)
+                found = self._graph.indices.index_select(0, found)
+            targets = _targets(offsets, above)
+            above += frontier.numel()
+            frontier, columns = self._renumbered(frontier[:0], found)
+            nodes.append(frontier)
+            edge_index.append(torch.stack([columns.to(torch.int64) + above, targets]))
+        return Subgraph(
+            self._graph,
+            torch.cat(nodes),
+            torch.cat(edge_index, 1),
+            seeds.numel(),
+            torch.cat(places) if places else None,
+            tuple(part.numel() for part in nodes),
+            tuple(part.size(1) for part in edge_index),
+            (self._seed, epoch, step),
+        )
+
+
+def neighbourhood(graph: FeatureGraph, seeds: Tensor, hops: int) -> Subgraph:
+    """The nodes from which `seeds` (int64, distinct) can be reached in `hops` edges, and all edges into those in fewer.
+
+    Every node has one row.
+    """
+    nodes, targets = seeds, 0
+    for _ in range(hops):
+        offsets, edges = sample_positions(graph, nodes, -1, 0)
+        targets = nodes.numel()
+        nodes, columns = renumbered(nodes, graph.indices.index_select(0, edges))
+        if nodes.numel() == targets:
+            break
+    return Subgraph(graph, nodes, torch.stack([columns.to(torch.int64), _targets(offsets, 0)]), seeds.numel(), edges)
+
+
+def whole(graph: FeatureGraph) -> Subgraph:
+    """All nodes in their order, and all edges in theirs."""
+    nodes = torch.arange(graph.num_nodes, device=graph.indptr.device)
+    return Subgraph(graph, nodes, torch.stack([graph.indices.to(torch.int64), _targets(graph.indptr, 0)]), len(nodes))
+
+
+def _targets(offsets: Tensor, above: int) -> Tensor:
+    """int64 [edges]: the row of each edge's target, from the bounds of the targets' edges."""
+    rows = torch.arange(above, above + offsets.numel() - 1, device=offsets.device)
+    return rows.repeat_interleave(offsets.diff())

@@ -1,0 +1,96 @@
+"""How much memory a model's forward needs, measured on small inputs, and how much there is."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from clusterctl.engine.task.node_telemetry import NodeUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MARGIN = 1.25
+
+
+class Need(NamedTuple):
+    """Bytes of a forward for each row and each edge, at its peak, with its inputs."""
+
+    per_row: float
+    per_edge: float
+
+    def of(self, rows: int, edges: int) -> int:
+        """The bytes of a forward on this many rows and edges, with a margin."""
+        return int(_MARGIN * (self.per_row * rows + self.per_edge * edges))
+
+
+def measured(forward: Callable[[bool], Any], rows: int, edges: int) -> Need:
+    """The need of `forward`, which runs on `rows` rows and, if its argument is true, `edges` edges between them."""
+    with_edges = _peak(lambda: forward(True))
+    try:
+        without = _peak(lambda: forward(False))
+    except Exception:
+        without = 0
+    if not without or without > with_edges:
+        return Need(with_edges / rows, 0.0) if not edges else Need(0.0, with_edges / edges)
+    return Need(without / rows, (with_edges - without) / max(1, edges))
+
+
+def _peak(work: Callable[[], Any]) -> int:
+    with _LiveBytes() as mode:
+        work()
+    return int(mode.peak)
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all tensors that are alive, among those made within this context."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = self._live = 0
+        self._users: dict[int, int] = {}  # of each storage
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                key, size = storage.data_ptr(), storage.nbytes()
+                if not self._users.get(key):
+                    self._live += size
+                    self.peak = max(self.peak, self._live)
+                self._users[key] = self._users.get(key, 0) + 1
+                weakref.finalize(tensor, self._dropped, key, size)
+        return result
+
+    def _dropped(self, key: int, size: int) -> None:
+        self._users[key] -= 1
+        if not self._users[key]:
+            self._live -= size
+
+
+def free_memory(device: torch.device) -> int:
+    """The bytes that this process can still use on `device`: of the machine, and within the limits of its cgroup."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = [int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) << 10]
+    with suppress(OSError, ValueError):  # of a container
+        of_all = Path("/sys/fs/cgroup")
+        found.append(int((of_all / "memory.max").read_text()) - int((of_all / "memory.current").read_text()))
+    with suppress(OSError, ValueError):
+        usage = NodeUsage(os.environ).read()
+        if usage.memory_limit is not None:
+            found.append(usage.memory_limit - usage.memory)
+    return max(0, min(found))

@@ -1,0 +1,102 @@
+"""Losses: `train.loss` as this rank's part of a step's mean, over the known answers of all ranks.
+
+The answers `y` are classes, int64 [examples]; or numbers, float [examples, outputs] or [examples], where NaN is an
+answer that is missing and has no part in the loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.shared.errors import Cause, TaskError
+
+if TYPE_CHECKING:
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.shared.spec.learning import Learning
+
+_OF_NUMBERS = {
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "huber": F.huber_loss,
+}
+
+
+class Loss:
+    """The loss of a training whose examples have the answers `y`; `training` are the examples to train on.
+
+    With a loss of your own, examples count equally, however many of their answers are known.
+    """
+
+    def __init__(self, train: Learning, y: Tensor, training: Tensor, classes: int) -> None:
+        """Raises TaskError if the answers do not suit the loss."""
+        self._name, self._smoothing = train.loss, train.label_smoothing
+        self._own = OwnFunction("train.loss", train.loss) if ":" in train.loss else None
+        if train.loss == "bce_with_logits" and not bool(((y == 0) | (y == 1) | y.isnan()).all()):
+            hint = 'give 0, 1, or NaN where it is unknown, or choose another train.loss, such as "mse"'
+            raise TaskError("y has values other than 0 and 1, which bce_with_logits needs", hint, Cause.DATA)
+        self._has_missing = y.is_floating_point() and bool(y.isnan().any())
+        self._weights = _class_weights(train.class_weights, y[training], classes)
+
+    def of(self, scores: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """This rank's part of the mean loss of a step, from the scores of `batch.seeds` and all answers `y`."""
+        return self(scores, y[batch.seeds], batch.weights, self.total(y[batch.everyone]))
+
+    def total(self, y: Tensor) -> Tensor | int:
+        """What the sum over the examples of all ranks is divided by, from their answers: all that a step has."""
+        if self._own:
+            return len(y)
+        if self._weights is not None:
+            return self._weights[y].sum().clamp(min=torch.finfo(self._weights.dtype).tiny)
+        return (~y.isnan()).sum().clamp(min=1) if self._has_missing else max(1, y.numel())
+
+    def __call__(self, scores: Tensor, y: Tensor, weights: Tensor, total: Tensor | int) -> Tensor:
+        """This rank's part of the mean: `scores` and `y` of its examples, whose `weights` are 0 for padding.
+
+        Scores are [examples, outputs], or have the shape of `y`. The parts of all ranks add up to the mean if all
+        divide by the same `total`. Raises TaskError if a function of the user's fails.
+        """
+        if self._own:
+            return self._of_function(self._own, scores, y, weights, total)
+        if self._name == "cross_entropy":
+            class_weights = None if self._weights is None else self._weights.to(scores)
+            losses = F.cross_entropy(scores, y, class_weights, reduction="none", label_smoothing=self._smoothing)
+        else:
+            known = ~y.isnan()
+            losses = _OF_NUMBERS[self._name](scores, torch.where(known, y, 0.0).to(scores.dtype), reduction="none")
+            losses = torch.where(known, losses, 0.0)
+            weights = weights.view(-1, *[1] * (y.dim() - 1))
+        return (losses * weights).sum() / total
+
+    @staticmethod
+    def _of_function(own: OwnFunction, scores: Tensor, y: Tensor, weights: Tensor, total: Tensor | int) -> Tensor:
+        real = weights > 0
+        scores, y = scores[real], y[real]
+        if not len(scores):  # only padding: no part in the loss, but in the collectives of the step
+            return scores.sum()
+        loss = own({"scores": scores, "y": y})
+        if not isinstance(loss, Tensor) or tuple(loss.shape) not in ((), (len(scores),)):
+            given = f"a tensor {shown(loss)}" if isinstance(loss, Tensor) else shown(loss)
+            what = f"it gives {given}, where a loss for each of {len(scores)} examples, or their mean, is wanted"
+            raise own.wrong(what, "scores are [examples, outputs]; sum or average over the outputs")
+        if scores.requires_grad and not loss.requires_grad:
+            raise own.wrong("its result has no gradient", "leave out detach(), item() and numpy(), and use torch alone")
+        if loss.device.type == "cpu" and not loss.isfinite().all() and scores.isfinite().all():
+            raise own.wrong("it gives NaN or infinity for finite scores", "does y have NaN, or is it log(0)?")
+        return (loss * len(scores) if loss.dim() == 0 else loss.sum()) / total
+
+
+def _class_weights(wanted: tuple[float, ...] | str, y: Tensor, classes: int) -> Tensor | None:
+    """A weight for each class, float64; None if all have the same. Raises TaskError."""
+    if wanted == "balanced":
+        counts = torch.bincount(y, minlength=classes)
+        return torch.where(counts > 0, len(y) / (classes * counts.clamp(min=1).double()), 0.0)
+    if wanted and len(wanted) != classes:
+        message = f"train.class_weights has {len(wanted)} weights, and the data has {classes} classes"
+        raise TaskError(message, "give one for each class, from class 0 on", Cause.USER)
+    return torch.tensor(wanted, dtype=torch.float64, device=y.device) if wanted else None

@@ -1,0 +1,219 @@
+"""Models as PyG's users write them: `forward(x, edge_index)`, with what its signature names, or `forward(data)`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clusterctl.engine.graph.dropout import rows_of_a_step
+from clusterctl.engine.training.own_model import OwnModel, check_not_lazy, described
+from clusterctl.engine.training.state import untrained
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.engine.graph.storage import FeatureGraph, Graph
+    from clusterctl.engine.graph.subgraphs import Subgraph
+
+_MOST_LAYERS = 64  # of a model that trims hops by itself
+_NO_FORWARD = Forward.of(nn.Module().forward).rest
+_NOISE = 0.1  # added to the weights when outputs are compared: fresh ones may be zero
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the largest output: rounding stays below
+
+
+def forward_of(model: nn.Module, method: str = "forward") -> Forward:
+    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it."""
+    return Forward.of(getattr(getattr(model, "_orig_mod", model), method), method)
+
+
+class PygModel(OwnModel):
+    """Calls a model on a `Subgraph`; its outputs are those of the seeds."""
+
+    def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
+        super().__init__(model, name, classes, method)
+        self.form = forward_of(model, method)
+        if self.form.rest == _NO_FORWARD:
+            raise TaskError(f"{name} has no forward", "write forward(self, x, edge_index)", Cause.USER)
+        if self.form.problem:
+            what, hint = self.form.problem
+            raise TaskError(f"{name}: {what}", hint, Cause.USER)
+        self.by_layer, self.trims = False, False
+
+    def takes(self, name: str) -> bool:
+        """Whether the model uses this attribute of edges."""
+        if self.form.takes_data:
+            return True
+        model = getattr(self.model, "_orig_mod", self.model)
+        if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
+            return False
+        layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
+        return name in self.form.names and not (
+            name == "edge_attr" and layers and getattr(layers[0], "edge_dim", 0) is None
+        )
+
+    @torch.no_grad()
+    def begin(self, sample: Subgraph, x: Tensor, *, quiet: bool) -> None:
+        """Give lazy layers their sizes, and find out whether hops may be trimmed; call it before training.
+
+        Unless `quiet`, prints what keeps training from being the same on any number of ranks. Raises TaskError.
+        """
+        with undisturbed(self.model, x.device):
+            evaluated = replace(sample, randomness=None)
+            plain = self.outputs([evaluated], x.clone())
+            check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
+            if set(TRIMS) <= set(self.form.names):
+                with other_weights(self.model):
+                    plain = self.outputs([evaluated], x.clone())
+                    self.trims = True
+                    try:
+                        self.trims = not differs(plain, self.outputs([evaluated], x.clone()))
+                    except TaskError:
+                        self.trims = False
+            if not quiet:
+                self._print_what_varies(sample, x)
+
+    def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
+        """The features of these nodes (int64) as they are stored, in the precision of the weights."""
+        weights = next(self.model.parameters())
+        return graph.x.index_select(0, places.to(graph.x.device)).to(weights.device, weights.dtype)
+
+    def _print_what_varies(self, sample: Subgraph, x: Tensor) -> None:
+        with _kept(untrained(self.model)):
+            self.model.train()
+            before = _generator_state(x.device)
+            self.outputs([sample], x.clone())
+            draws = not torch.equal(before, _generator_state(x.device))
+        norms = [name for name, part in self.model.named_modules() if isinstance(part, _BatchNorm) and part.training]
+        if norms:
+            print(
+                f"{self.name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number"
+            )
+        if draws:
+            what = f"{self.name}: {self.method} draws random numbers, such as for dropout, so training depends on"
+            print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
+
+    def outputs(self, hops: Sequence[Subgraph], x: Tensor) -> Tensor:  # type: ignore[override]
+        """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
+        (subgraph,) = hops
+        arguments, keywords = self._arguments(subgraph, x)
+        try:
+            with rows_of_a_step(subgraph):
+                rows = self.call(*arguments, **keywords)
+        except TaskError:
+            raise
+        except Exception as error:
+            shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
+            message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
+        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
+            rows = rows[: subgraph.seeds]
+        rows = self._shaped(rows, (subgraph.seeds, self.classes), self.method)
+        if torch.is_grad_enabled() and self.model.training and not rows.requires_grad:
+            hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
+            raise TaskError(f"{self.name}: {self.method} gives rows without a gradient", hint, Cause.USER)
+        return rows if subgraph.wanted is None else rows.index_select(0, subgraph.wanted)
+
+    def _lengths(self, subgraph: Subgraph) -> set[int]:
+        """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""
+        counts = torch.tensor(subgraph.rows_by_depth or [subgraph.seeds]).cumsum(0)
+        return {*counts.tolist(), len(subgraph.places)}
+
+    def _arguments(self, subgraph: Subgraph, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
+        found: dict[str, Any] = {"x": x, "edge_index": subgraph.edge_index, "n_id": subgraph.nodes}
+        for name in OF_EDGES:
+            values = subgraph.of_edges(name) if self.takes(name) else None
+            found[name] = values if values is None else values.to(x.device, x.dtype)
+        found["batch_size"] = subgraph.seeds
+        if self.form.takes_data:
+            from torch_geometric.data import Data  # late: only for such models, which import it anyway
+
+            return [Data(**{name: value for name, value in found.items() if value is not None})], {}
+        if "batch" in self.form.required:  # one graph
+            found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
+        elif "batch" in self.form.names:
+            del found["batch_size"]
+        needs_counts, by_depth = set(TRIMS) & set(self.form.required), bool(subgraph.rows_by_depth)
+        if needs_counts or (self.trims and by_depth):
+            counts = subgraph.rows_by_depth, subgraph.edges_by_depth
+            if not by_depth:  # on whole neighbourhoods nothing may be trimmed
+                counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
+            found |= dict(zip(TRIMS, map(list, counts), strict=True))
+        found[self.form.features] = x
+        return [], {name: found[name] for name in self.form.names if found.get(name) is not None}
+
+    def where_it_breaks(self, hops: Sequence[Subgraph], x: Tensor) -> str:  # type: ignore[override]  # noqa: ARG002
+        """The first part of the model with a NaN or infinity; empty if it is the data."""
+        if not x.isfinite().all():
+            return ""
+        broken = (name for name, parameter in self.model.named_parameters() if not parameter.isfinite().all())
+        return next((f"the parameter {name}" for name in broken), "forward")
+
+
+@contextmanager
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within this context, the model is in evaluation; afterwards it and torch's generators are as before."""
+    training = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+
+
+@contextmanager
+def other_weights(model: nn.Module) -> Iterator[None]:
+    """Within this context, all weights are others by some noise: fresh ones may hide a part of the model."""
+    with _kept(dict(model.named_parameters()) | untrained(model)):
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=_NOISE)
+        yield
+
+
+@contextmanager
+def _kept(tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Restores the values of these tensors."""
+    values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    try:
+        yield
+    finally:
+        for name, value in values.items():
+            tensors[name].copy_(value)
+
+
+def differs(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two outputs, as a part of the largest value; 0 if it is within rounding."""
+    most = max(float(one.abs().max()), float(other.abs().max()))
+    difference = float((one - other).abs().max()) / most if most else 0.0
+    return difference if difference > _TOLERANCES.get(one.dtype, 1e-2) else 0.0
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
+    """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
+
+    Raises TaskError if the model needs one that the graph lacks.
+    """
+    given = [name for name in OF_EDGES if getattr(graph, name) is not None]
+    used = [name for name in given if isinstance(own, PygModel) and own.takes(name)]
+    if isinstance(own, PygModel):
+        for name in OF_EDGES:
+            if name in own.form.required and name not in given:
+                hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
+                raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
+    if (unused := [name for name in given if name not in used]) and not quiet:
+        print(f"{own.name} does not take {' and '.join(unused)}: not used")
+    without: dict[str, Any] = dict.fromkeys(unused)
+    return replace(graph, **without)

@@ -1,0 +1,546 @@
+"""Models with `forward(x, edge_index)`, unchanged: exact outputs, a tree of its own for each seed, clear errors."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as pyg
+from torch_geometric.utils import trim_to_layer
+
+from clusterctl.engine.graph.features.arrangement import renumbered
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import pyg_inference
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.pyg_model import forward_of
+from clusterctl.engine.workloads.node_classification import graph_of
+from clusterctl.pyg import Dropout, dropout
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec import NodeClassificationTrain, from_record
+
+MakeGraph = Callable[..., Graph]
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "pyg"
+NAMES = (
+    *("appnp", "arxiv_gcn", "gatv2", "gine", "graphconv"),
+    *("pna", "products_sage", "reddit_sage", "sage_jk"),
+)
+HOPS = {"appnp": 11, "arxiv_gcn": 4, "graphconv": 2, "sage_jk": 3}  # one more where degrees count
+TRAIN = NodeClassificationTrain(model="users:Net", fan_out=(-1, -1), precision="float64")
+
+
+@pytest.fixture(autouse=True)
+def users(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """The user's module, beside the examples."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = types.ModuleType("users")
+    sys.modules["users"] = module
+    yield module
+    for name in (*NAMES, "communities", "users"):
+        sys.modules.pop(name, None)
+
+
+class Sage(nn.Module):
+    """Two layers, as in PyG's examples."""
+
+    def __init__(self, in_channels: int, out_channels: int, hidden: int = 6) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.SAGEConv(in_channels, hidden), pyg.SAGEConv(hidden, out_channels)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
+        return out
+
+
+def edges_of(graph: Graph) -> Tensor:
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    return torch.stack([graph.indices.long(), targets])
+
+
+def loss_of(objective: OwnNodeClassification, graph: Graph, seeds: Tensor | None = None) -> Tensor:
+    seeds = graph.train if seeds is None else seeds
+    batch = Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+    return objective.loss(batch, objective.prepare(batch))
+
+
+def outputs_of(objective: OwnNodeClassification) -> Tensor:
+    objective.model.eval()
+    nodes = torch.arange(objective._graph.num_nodes)
+    with torch.no_grad():
+        parts = list(objective._inference.rows_at_once(nodes))
+    assert torch.equal(torch.cat([some for some, _ in parts]), nodes)
+    return torch.cat([rows for _, rows in parts])
+
+
+def example(name: str, **others: Any) -> tuple[NodeClassificationTrain, Graph, Any]:
+    """The settings, the graph and PyG's `Data` of an example, in float64."""
+    record = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["train"]
+    data = import_module("communities").load()
+    graph = graph_of(data, "load")
+    for attribute in ("x", "edge_weight", "edge_attr"):
+        data[attribute] = data[attribute].double()
+    return from_record(NodeClassificationTrain, {**record, "precision": "float64", **others}), graph, data
+
+
+@torch.no_grad()
+def by_pyg(model: nn.Module, data: Any) -> Tensor:
+    """The outputs of a plain call on the whole graph."""
+    model.eval()
+    form = forward_of(model)
+    if form.takes_data:
+        return model(data)  # type: ignore[no-any-return]
+    return model(**{name: data[name] for name in form.names if name in data})  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_are_those_of_a_plain_forward_on_the_whole_graph(
+    name: str, lone_task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, graph, data = example(name)
+    objective = OwnNodeClassification(graph, train, lone_task)
+    expected = by_pyg(objective.model, data)
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+    assert "is evaluated on the whole graph at once" in capsys.readouterr().out
+    if name in HOPS:  # and in pieces, whose size it finds out
+        of = Need.of
+        monkeypatch.setattr(
+            Need, "of", lambda self, rows, edges: of(self, rows, edges) * (4**30 if rows == 1000 else 1)
+        )
+        monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1 << 32)
+        sparse = replace_edges(graph, 1500)
+        objective = OwnNodeClassification(sparse, train, lone_task)
+        assert f"in pieces of {HOPS[name]} hops" in capsys.readouterr().out
+        pieces = outputs_of(objective)
+        objective._inference._hops = 0  # type: ignore[union-attr]
+        torch.testing.assert_close(pieces, outputs_of(objective), rtol=0, atol=1e-9)
+
+
+def replace_edges(graph: Graph, most: int) -> Graph:
+    """The graph with only some of its edges, so that pieces of many hops are small."""
+    kept = torch.randperm(graph.indices.numel(), generator=torch.Generator().manual_seed(1))[:most].sort().values
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)[kept]
+    indptr = torch.zeros_like(graph.indptr)
+    torch.cumsum(targets.bincount(minlength=graph.num_nodes), 0, out=indptr[1:])
+    assert graph.edge_attr is not None
+    assert graph.edge_weight is not None
+    attributes = {"edge_attr": graph.edge_attr[kept], "edge_weight": graph.edge_weight[kept]}
+    return replace(graph, indptr=indptr, indices=graph.indices[kept], **attributes)
+
+
+@pytest.mark.parametrize("labor", [False, True])
+def test_the_output_of_a_seed_depends_on_its_own_tree_only(random_graph: MakeGraph, labor: bool) -> None:
+    graph = random_graph()
+    sampler = SubgraphSampler(graph, (3, 2), 0, labor=labor, places=True)
+    model = Sage(7, 3).double()
+    together = sampler.sample(graph.train, 1, 2)
+    rows = model(graph.x[together.places], together.edge_index)
+    for number, seed in enumerate(graph.train):
+        alone = sampler.sample(seed[None], 1, 2)
+        own = model(graph.x[alone.places], alone.edge_index)
+        torch.testing.assert_close(own[0], rows[number], rtol=0, atol=1e-12)
+    assert sum(together.rows_by_depth) == len(together.places)
+    assert sum(together.edges_by_depth) == together.edge_index.size(1)
+    depth = torch.arange(3).repeat_interleave(torch.tensor(together.rows_by_depth))
+    assert torch.equal(depth[together.edge_index[0]], depth[together.edge_index[1]] + 1)
+    for one in range(3):  # a node has one row for each depth
+        assert len(together.places[depth == one].unique()) == together.rows_by_depth[one]
+    assert together.edges is not None
+    sources, targets = edges_of(graph)[:, together.edges]
+    assert torch.equal(torch.stack([sources, targets]), together.places[together.edge_index])
+
+
+def test_with_all_neighbours_the_loss_is_that_of_the_whole_graph(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
+) -> None:
+    users.Net = Sage  # type: ignore[attr-defined]
+    graph = random_graph()
+    losses = []
+    for train in (TRAIN, replace(TRAIN, batch="graph", fan_out=(25, 10))):
+        objective = OwnNodeClassification(graph, train, lone_task)
+        losses.append(loss_of(objective, graph).detach())
+        rows = objective.model(graph.x, edges_of(graph))
+        expected = F.cross_entropy(rows[graph.train], graph.y[graph.train])
+        torch.testing.assert_close(losses[-1], expected.detach(), rtol=0, atol=1e-12)
+
+
+class Everything(Sage):
+    """Uses all that a forward may name."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        n_id: Tensor,
+        batch_size: int,
+        num_sampled_nodes_per_hop: list[int],
+        num_sampled_edges_per_hop: list[int],
+        *,
+        scale: float = 1.0,
+    ) -> Tensor:
+        x = x + n_id[:, None] * 0.01 * scale
+        for number, conv in enumerate(self.convs):
+            x, edge_index, edge_weight = trim_to_layer(
+                number, num_sampled_nodes_per_hop, num_sampled_edges_per_hop, x, edge_index, edge_weight
+            )
+            assert len(edge_weight) == edge_index.size(1)
+            x = conv(x, edge_index) + torch.zeros(len(x), 1).index_add_(0, edge_index[1], edge_weight[:, None])
+        return x[:batch_size]
+
+
+@pytest.mark.parametrize("by_neighbours", [False, True])
+def test_a_forward_gets_what_it_names_in_the_users_order(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, tmp_path: Path, by_neighbours: bool
+) -> None:
+    users.Net = Everything  # type: ignore[attr-defined]
+    given = random_graph()
+    given = replace(given, edge_weight=torch.rand(given.indices.numel(), dtype=torch.float64))
+    order = torch.randperm(given.num_nodes) if by_neighbours else torch.arange(given.num_nodes)
+    graph = renumbered(given, order, given.x.dtype, tmp_path)
+    objective = OwnNodeClassification(graph, TRAIN, lone_task)
+    edges, nodes = edges_of(given), torch.arange(given.num_nodes)
+    counts = [len(nodes), 0, 0], [edges.size(1), 0]
+    with torch.no_grad():
+        expected = objective.model(given.x, edges, given.edge_weight, nodes, len(nodes), *counts)
+    torch.testing.assert_close(outputs_of(objective), expected[order], rtol=0, atol=1e-12)
+    loss = F.cross_entropy(expected[given.train], given.y[given.train])
+    torch.testing.assert_close(loss_of(objective, graph).detach(), loss, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "trims"),
+    [
+        ("GraphSAGE", {"norm": "LayerNorm", "aggr": "max"}, True),
+        ("GraphSAGE", {"jk": "cat"}, False),  # which needs all layers' rows
+        ("GCN", {}, False),  # whose degrees would change
+        ("GAT", {"heads": 2, "v2": True}, True),
+        ("GIN", {"train_eps": True}, True),
+        ("PNA", {"aggregators": "mean,max", "scalers": "identity,amplification", "hidden_channels": 8}, True),
+        ("EdgeCNN", {"hidden_channels": 8}, True),
+    ],
+)
+def test_pygs_models_train_by_name(lone_task: Task, model: str, options: dict[str, Any], trims: bool) -> None:
+    _, graph, data = example("pna")
+    train = replace(TRAIN, model=model, options=options, fan_out=(4, 3))
+    objective = OwnNodeClassification(graph, train, lone_task)
+    assert objective._own.trims == trims  # type: ignore[attr-defined]
+    loss_of(objective, graph).backward()  # type: ignore[no-untyped-call]
+    known = {"edge_weight": data.edge_weight} if model == "GCN" else {}
+    if model in ("GAT", "PNA"):
+        known = {"edge_attr": data.edge_attr}
+    objective.model.eval()
+    with torch.no_grad():
+        expected = objective.model(data.x, data.edge_index, **known)
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+
+
+class Spread(nn.Module):
+    """APPNP, whose outputs depend on more hops than the sample has."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin, self.prop = nn.Linear(in_channels, out_channels), pyg.APPNP(3, 0.1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.prop(self.lin(x), edge_index)
+        return out
+
+
+class Paired(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = pyg.PairNorm()(super().forward(x, edge_index))
+        return out
+
+
+def test_too_few_hops_are_named_and_the_right_ones_are_exact(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users.Net = Spread  # type: ignore[attr-defined]
+    graph = random_graph(nodes=200, edges=300)
+    OwnNodeClassification(graph, replace(TRAIN, hops=2), lone_task)
+    assert "outputs from 2 hops differ from those on the whole graph" in capsys.readouterr().out
+    objective = OwnNodeClassification(graph, replace(TRAIN, hops=4), lone_task)
+    assert "differ" not in capsys.readouterr().out
+    with torch.no_grad():
+        expected = objective.model(graph.x, edges_of(graph))
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-12)
+
+
+def test_a_model_that_mixes_all_rows_is_refused_where_the_whole_graph_does_not_fit(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.Net = Paired  # type: ignore[attr-defined]
+    graph = random_graph(nodes=400, edges=500)
+    objective = OwnNodeClassification(graph, TRAIN, lone_task)
+    with torch.no_grad():
+        expected = objective.model(graph.x, edges_of(graph))
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-12)
+    of = Need.of
+    monkeypatch.setattr(Need, "of", lambda self, rows, edges: of(self, rows, edges) * (4**30 if rows == 400 else 1))
+    with pytest.raises(TaskError, match="cannot be evaluated exactly: .*the whole graph needs about"):
+        OwnNodeClassification(graph, TRAIN, lone_task)
+
+
+def test_pieces_are_halved_until_they_fit(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.Net = Sage  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, replace(TRAIN, hops=2), lone_task)
+    whole_batches = outputs_of(objective)
+    calls: list[int] = []
+    given = neighbourhood
+    monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1)
+    monkeypatch.setattr(
+        pyg_inference, "neighbourhood", lambda graph, seeds, hops: calls.append(len(seeds)) or given(graph, seeds, hops)
+    )
+    torch.testing.assert_close(outputs_of(objective), whole_batches, rtol=0, atol=1e-12)
+    assert calls.count(1) == graph.num_nodes
+
+
+def test_the_memory_of_a_forward_grows_with_rows_and_edges(random_graph: MakeGraph) -> None:
+    graph = random_graph()
+    model, edges = pyg.SAGEConv(7, 64).double(), edges_of(graph)
+
+    def forward(has_edges: bool) -> Tensor:
+        return model(graph.x, edges if has_edges else edges[:, :0])  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        need = measured(forward, graph.num_nodes, edges.size(1))
+    assert need.per_row >= 64 * 8  # its output
+    assert need.per_edge >= 7 * 8  # the messages
+    assert need.per_row < 64 * 8 * 10
+    assert need.of(1000, 0) > 64 * 8 * 1000
+    assert 0 < free_memory(torch.device("cpu")) < 1 << 50
+
+
+def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Dropped(Sage):
+        def __init__(self, in_channels: int, out_channels: int) -> None:
+            super().__init__(in_channels, out_channels)
+            self.drop = Dropout(0.5)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            x = self.drop(self.convs[0](dropout(x, 0.5, self.training), edge_index))
+            out: Tensor = self.convs[1](x, edge_index)
+            return out
+
+    class Torchs(Sage):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return super().forward(F.dropout(x, 0.5, self.training), edge_index)
+
+    graph = random_graph()
+    users.Net = Dropped  # type: ignore[attr-defined]
+    objective = OwnNodeClassification(graph, replace(TRAIN, fan_out=(3, 2)), lone_task)
+    assert "random numbers" not in capsys.readouterr().out
+    together, seeds = float(loss_of(objective, graph)), graph.train
+    apart = [float(loss_of(objective, graph, half)) * len(half) for half in seeds.tensor_split(3)]
+    assert sum(apart) / len(seeds) == pytest.approx(together, abs=1e-12)
+    objective.model.eval()
+    assert float(loss_of(objective, graph)) != together
+    users.Net = Torchs  # type: ignore[attr-defined]
+    OwnNodeClassification(graph, TRAIN, lone_task)
+    assert "forward draws random numbers" in capsys.readouterr().out
+    x = torch.ones(5, 4)
+    torch.manual_seed(0)
+    ours = dropout(x, 0.5)  # outside of a step
+    torch.manual_seed(0)
+    assert torch.equal(ours, F.dropout(x, 0.5))
+
+
+def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Lazy(nn.Module):
+        def __init__(self, out_channels: int) -> None:
+            super().__init__()
+            self.first, self.norm = pyg.SAGEConv(-1, 8), nn.LazyBatchNorm1d()
+            self.last = pyg.SAGEConv(-1, out_channels)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            out: Tensor = self.last(self.norm(self.first(x, edge_index)), edge_index)
+            return out
+
+    users.Net = Lazy  # type: ignore[attr-defined]
+    graph = random_graph()
+    objectives = [OwnNodeClassification(graph, TRAIN, lone_task) for _ in range(2)]
+    first, again = (one.model.state_dict() for one in objectives)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert int(first["norm.num_batches_tracked"]) == 0
+    loss_of(objectives[0], graph).backward()  # type: ignore[no-untyped-call]
+    assert "norm sees only the batch of its rank" in capsys.readouterr().out
+
+
+def test_a_compiled_model_is_the_original(users: types.ModuleType, random_graph: MakeGraph, lone_task: Task) -> None:
+    users.Net = lambda features, classes: torch.compile(Sage(features, classes), backend="eager")  # type: ignore[attr-defined]
+    objective = OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    with torch.no_grad():
+        expected = objective.model(objective._graph.x, edges_of(objective._graph))
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-12)
+
+
+def test_evaluation_leaves_torchs_generator_as_it_was(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
+) -> None:
+    users.Net = Sage  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, replace(TRAIN, hops=2), lone_task)
+    state = torch.get_rng_state()
+    objective.model.eval()
+    objective.evaluate(("val", "test"))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_piece_has_all_edges_of_the_nodes_inside(random_graph: MakeGraph) -> None:
+    graph = random_graph()
+    seeds = graph.test[:3]
+    piece, everything = neighbourhood(graph, seeds, 2), whole(graph)
+    near, edges = set(seeds.tolist()), everything.edge_index
+    for _ in range(2):
+        into = [number for number, target in enumerate(edges[1].tolist()) if target in near]
+        near |= set(edges[0, into].tolist())
+    assert sorted(piece.places.tolist()) == sorted(near)
+    assert piece.edges is not None
+    assert sorted(piece.edges.tolist()) == into
+    assert torch.equal(piece.places[piece.edge_index], edges[:, piece.edges])
+
+
+# Mistakes of users, and the place that the message names.
+
+
+class Lacks(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:  # type: ignore[override]
+        return x
+
+
+class Sparse(Sage):
+    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
+        return x
+
+
+class Starred(Sage):
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        return x
+
+
+class Unknown(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor, time: Tensor) -> Tensor:  # type: ignore[override]
+        return x
+
+
+class Tuple(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return x, edge_index
+
+
+class TooWide(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.cat([super().forward(x, edge_index)] * 2, 1)
+
+
+class TooFew(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)[:2]
+
+
+class Pooled(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index).mean(0)
+
+
+class Raises(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        raise KeyError("missing")
+
+
+class Detached(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index).detach()
+
+
+class Infinite(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index) / 0
+
+
+class Hidden(Sage):
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, hidden_channels)
+
+
+class NoClasses(Sage):
+    def __init__(self, in_channels: int, hidden_size: int, number: int) -> None:
+        super().__init__(in_channels, number, hidden_size)
+
+
+class NoForward(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(in_channels, out_channels)
+
+
+class NeverLazy(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.spare = nn.LazyLinear(3)
+
+
+class ByLayer(Sage):
+    def layer(self, i: int, hop: Any, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("net", "others", "expected"),
+    [
+        (Lacks, {}, "forward needs edge_attr, which the data does not have"),
+        (Sparse, {}, r"forward\(x, adj_t\): adj_t is not supported"),
+        (Starred, {}, r"forward\(x, \*others\): it is unknown what \*others takes"),
+        (Unknown, {}, r"forward\(x, edge_index, time\): nobody fills time"),
+        (Tuple, {}, "forward gives tuple, where a row for each"),
+        (TooWide, {}, r"forward gives a tensor \[\d+, 6\], where a row for each"),
+        (TooFew, {}, r"forward gives a tensor \[2, 3\], where a row for each"),
+        (Pooled, {}, r"forward gives a tensor \[3\], where a row for each"),
+        (Raises, {}, r"forward fails on x \[\d+, 7\], .*KeyError: 'missing' \(test_any_model.py, line \d+\)"),
+        (Detached, {}, "forward gives rows without a gradient"),
+        (Infinite, {}, "the loss is not finite: forward of users:Net gives NaN or infinity"),
+        (Hidden, {}, "users:Net needs hidden_channels"),
+        (Hidden, {"options": {"hidden_chanels": 3}}, "train.options.hidden_chanels: users:Net has no such argument"),
+        (NoClasses, {"options": {"hidden_size": 3}}, ""),
+        (NoClasses, {}, "it is unknown which is the number of classes"),
+        (NoForward, {}, "users:Net has no forward"),
+        (NeverLazy, {}, "lazy layers, .*: spare.weight, spare.bias"),
+        (ByLayer, {"batch": "graph"}, 'train.batch = "graph" needs a model with forward'),
+        (ByLayer, {"hops": 2}, r"train.hops needs a model with forward\(x, edge_index\)"),
+        (Sage, {"options": {"hidden": "wide"}}, "users:Net cannot be made: "),
+        (Sage, {"sampling": "labor", "replace": True}, "labor draws without replacement"),
+        (None, {"model": "GraphSAGE", "options": {"hidden": 3}}, "train.options.hidden: unknown key"),
+        (None, {"model": "GAT", "options": {"hidden_channels": 3, "heads": 2}}, "GAT cannot be made: .*divisible"),
+        (None, {"model": "GIN", "options": {"act": "none-such"}}, "GIN cannot be made: "),
+    ],
+)
+def test_a_wrong_model_is_refused_with_the_place(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, net: Any, others: dict[str, Any], expected: str
+) -> None:
+    users.Net = net  # type: ignore[attr-defined]
+    graph = random_graph()
+    if not expected:  # one argument is left for the classes
+        assert loss_of(OwnNodeClassification(graph, replace(TRAIN, **others), lone_task), graph) > 0
+        return
+    with pytest.raises(TaskError, match=expected):
+        loss_of(OwnNodeClassification(graph, replace(TRAIN, **others), lone_task), graph)
