@@ -55,6 +55,11 @@ EXAMPLES: dict[str, Any] = {
     "watchdog.idle_gpu": "1h",
     "notify.command": ["./announce.sh"],
     "track.wandb": "my-project",
+    "train.class_weights": "balanced",
+    "train.metric": "roc_auc",
+    "train.optimizer_options": {"beta2": 0.98},
+    "train.accumulate": 4,
+    "train.ema": 0.999,
 }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.spec import (
@@ -10,7 +13,9 @@ from clusterctl.shared.spec import (
     CommandTrain,
     Container,
     Data,
+    GraphClassificationTrain,
     Job,
+    LinkPredictionTrain,
     NodeClassificationTrain,
     RedditTrain,
     Resources,
@@ -101,3 +106,64 @@ def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:
     assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=elsewhere)) == []
     relational = NodeClassificationTrain(model="rgat")
     assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == []
+
+
+OWN_LOSS, OWN_OPTIMIZER = {"loss": "mine:loss", "metric": "mae"}, {"optimizer": "mine:make"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, []),
+        ({"loss": "mse"}, []),
+        ({"loss": "bce_with_logits", "metric": "average_precision", "ema": 0.9, "accumulate": 2}, []),
+        ({**OWN_LOSS, **OWN_OPTIMIZER, "optimizer_options": {"lr": 0.1}}, []),
+        ({"metric": "mine:score", "metric_better": "lower"}, []),
+        ({"loss": "mse", "class_weights": "balanced"}, ["train.class_weights"]),
+        ({"class_weights": (0.0, 0.0)}, ["train.class_weights"]),
+        ({**OWN_LOSS, "label_smoothing": 0.1}, ["train.label_smoothing"]),
+        ({"loss": "mse", "metric": "accuracy"}, ["train.metric"]),
+        ({"loss": "l1", "metric": "roc_auc"}, ["train.metric"]),
+        ({"metric": "rmse"}, ["train.metric"]),
+        ({"loss": "bce_with_logits", "metric": "mae"}, ["train.metric"]),
+        ({"loss": "mine:loss"}, ["train.metric"]),
+        ({"metric": "f1_macro", "metric_better": "lower"}, ["train.metric_better"]),
+        ({"optimizer_options": {"momentum": 0.9}}, ["train.optimizer_options.momentum"]),
+        ({"optimizer": "sgd", "optimizer_options": {"momentum": 1.5}}, ["train.optimizer_options.momentum"]),
+        ({"optimizer": "sgd", "optimizer_options": {"nesterov": True}}, ["train.optimizer_options.nesterov"]),
+        ({**OWN_OPTIMIZER, "lr": 0.5, "weight_decay": 0.1}, ["train.lr", "train.weight_decay"]),
+        ({"schedule": "plateau", "evaluate_every": 0}, ["train.schedule"]),
+        ({"schedule": "cosine", "schedule_factor": 0.5}, ["train.schedule_factor"]),
+        ({"schedule_every": 5}, ["train.schedule_every"]),
+    ],
+)
+def test_losses_metrics_and_optimizers_that_do_not_fit_each_other_are_refused(
+    settings: dict[str, Any], expected: list[str]
+) -> None:
+    train = NodeClassificationTrain(model="mine:Net", **settings)
+    assert keys(Job(name="x", workload="node-classification", train=train, data=Data(load="mine:load"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("workload", "train", "data", "expected"),
+    [
+        ("node-classification", NodeClassificationTrain(model="m:Net", loss="mse"), Data(root="/d"), ["train.loss"]),
+        ("node-classification", NodeClassificationTrain(model="gat", loss="mse"), Data(load="m:load"), []),
+        (
+            "node-classification",
+            NodeClassificationTrain(model="rgat", loss="mse", report_train=True),
+            Data(load="m:load"),
+            ["train.loss", "train.report_train"],
+        ),
+        ("graph-classification", GraphClassificationTrain(metric="f1_macro"), Data(root="/d"), ["train.metric"]),
+        ("graph-classification", GraphClassificationTrain(optimizer="adamw", ema=0.9), Data(root="/d"), []),
+        ("graph-classification", GraphClassificationTrain(model="m:Net", loss="l1"), Data(load="m:load"), []),
+        ("link-prediction", LinkPredictionTrain(model="m:Net", metric="hits@20"), Data(load="m:load"), []),
+        ("link-prediction", LinkPredictionTrain(model="m:Net", label_smoothing=0.1), Data(load="m:load"),
+         ["train.label_smoothing"]),
+    ],
+)  # fmt: skip
+def test_each_workload_refuses_what_it_cannot_learn_or_measure(
+    workload: str, train: Any, data: Data, expected: list[str]
+) -> None:
+    assert keys(Job(name="x", workload=workload, train=train, data=data)) == expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterctl.launcher.diagnosis.learning import NotLearning, not_learning
 from clusterctl.launcher.observe.attempt import LossTrend, broken, mean_of, read_loss_trend
 from clusterctl.launcher.observe.measurements import newest_values
-from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.record.vocabulary import KNOWN, metric_of
 
 COURSES = Path(__file__).parent / "courses"  # shipped jobs, four ranks each
 
@@ -124,3 +124,21 @@ def test_a_single_overflow_is_not_reported() -> None:
 @given(st.lists(st.floats(), max_size=60), st.lists(st.floats(), max_size=60), st.integers(2, 100))
 def test_arbitrary_losses_never_raise(first: list[float], newest: list[float], classes: int) -> None:
     not_learning(course(first, newest, classes=classes))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_chance"),
+    [
+        ("val_accuracy", 0.25, True),
+        ("val_f1_macro", 0.1, True),
+        ("val_roc_auc", 0.5, True),
+        ("val_roc_auc", 0.6, False),
+        ("val_average_precision", 0.1, False),  # whose chance is unknown
+        ("val_error_mine", 0.0, False),
+    ],
+)
+def test_a_loss_of_guessing_is_only_reported_with_a_score_of_guessing(name: str, value: float, is_chance: bool) -> None:
+    losses = noisy(math.log(4), 0.001)
+    found = not_learning(course(losses[:50], losses, classes=4, score=(metric_of(name), value)))
+    assert found is not None  # the loss is flat, too
+    assert (found.note == "not learning: loss at chance") == is_chance

@@ -21,6 +21,7 @@ from support.ranks import CORA
                 ("again-and-different", 4, {}),
                 ("tidying-up", 4, {}),
                 ("your-own-model", 5, {"COLUMNS": "200", "CORA": str(CORA)}),
+                ("your-own-loss", 5, {"COLUMNS": "200"}),
                 ("notifications", 4, {"HOME": ""}),
                 ("trackers", 4, {"HOME": ""}),
             )

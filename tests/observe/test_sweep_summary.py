@@ -36,6 +36,10 @@ def values(metric: str | None, *runs: dict[str, float]) -> list[float]:
 def test_the_metric_decides_whether_higher_is_better() -> None:
     assert values("loss", {"loss": 2}, {"loss": 1}, {"loss": 3}) == [1, 2, 3]
     assert values("mine", {"mine": 2}, {"mine": 1}, {"loss": 3}) == [2, 1]
+    for name in ("val_rmse", "val_error_mine"):
+        assert values(None, {name: 2, "loss": 1}, {name: 1, "loss": 2}, {"loss": 0.5}) == [1, 2]
+    assert values(None, {"val_score_mine_loss": -2}, {"val_score_mine_loss": 1}) == [1, -2]
+    assert values(None, {"val_hits@20": 0.1}, {"val_hits@20": 0.2}) == [0.2, 0.1]
 
 
 def test_by_default_runs_are_ranked_by_a_score_or_else_by_the_loss() -> None:

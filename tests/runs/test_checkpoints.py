@@ -124,6 +124,9 @@ def test_a_checkpoint_of_another_training_is_reported_with_the_difference(run: R
     assert manifest is not None
     assert checkpoints.mismatch(manifest, {"a": 1}) == ""
     assert checkpoints.mismatch(manifest, {"a": 2}) == "it was made with a = 1, not 2"
+    added = {"loss": "mse"}  # a key that came later
+    assert checkpoints.mismatch(manifest, added, {"loss": "mse"}) == ""
+    assert checkpoints.mismatch(manifest, added, {"loss": "l1"}) == 'it was made with loss = "l1", not "mse"'
 
 
 def test_prune_keeps_the_last_of_the_lineage_and_removes_partial_folders(run: RunDir) -> None:

@@ -15,7 +15,9 @@ from clusterctl.shared.record.vocabulary import (
     counted_examples,
     metric_of,
     number,
+    own_metrics,
     rounded,
+    score_name,
     score_of,
 )
 
@@ -24,6 +26,30 @@ def test_a_score_is_found_whatever_it_measures() -> None:
     assert score_of({"loss": 0.5, "val_accuracy": 0.9}, "val") == (KNOWN["val_accuracy"], 0.9)
     assert score_of({"test_auc": 0.8, "val_auc": 0.7}, "test") == (KNOWN["test_auc"], 0.8)
     assert score_of({"loss": 0.5, "val_auc": 0.7}, "test") is None
+
+
+@pytest.mark.parametrize(
+    ("measure", "lower", "name", "label"),
+    [
+        ("accuracy", False, "val_accuracy", "val accuracy"),
+        ("AUC", False, "val_auc", "val AUC"),
+        ("rmse", True, "val_rmse", "val rmse"),
+        ("hits@20", False, "val_hits@20", "val hits@20"),
+        ("f1_macro", False, "val_f1_macro", "val f1_macro"),
+        ("smape", True, "val_error_smape", "val smape"),  # a function of the user's
+        ("gain", False, "val_score_gain", "val gain"),
+        ("neg_loss", False, "val_score_neg_loss", "val neg_loss"),
+        ("accuracy", True, "val_error_accuracy", "val accuracy"),
+    ],
+)
+def test_the_name_of_a_score_tells_which_direction_is_better(measure: str, lower: bool, name: str, label: str) -> None:
+    assert score_name("val", measure, lower_is_better=lower) == name
+    metric, value = score_of({"loss": 1.0, f"train_{name[4:]}": 3.0, name: 12.5}, "val") or (KNOWN["loss"], 0)
+    assert (metric.name, metric.label, metric.role, value) == (name, label, Role.CURVE, 12.5)
+    assert metric.better is (Better.LOWER if lower else Better.HIGHER)
+    assert score_of({name: 1.0}, "test") is None
+    assert metric_of(f"test_{name[4:]}").role is Role.RESULT
+    assert name not in own_metrics({name: 12.5})
 
 
 def test_a_plain_accuracy_counts_as_the_validation_score() -> None:

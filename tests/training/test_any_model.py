@@ -197,7 +197,7 @@ class Everything(Sage):
                 number, num_sampled_nodes_per_hop, num_sampled_edges_per_hop, x, edge_index, edge_weight
             )
             assert len(edge_weight) == edge_index.size(1)
-            x = conv(x, edge_index) + torch.zeros(len(x), 1).index_add_(0, edge_index[1], edge_weight[:, None])
+            x = conv(x, edge_index) + x.new_zeros(len(x), 1).index_add_(0, edge_index[1], edge_weight[:, None])
         return x[:batch_size]
 
 
@@ -315,8 +315,8 @@ def test_the_memory_of_a_forward_grows_with_rows_and_edges(random_graph: MakeGra
     graph = random_graph()
     model, edges = pyg.SAGEConv(7, 64).double(), edges_of(graph)
 
-    def forward(has_edges: bool) -> Tensor:
-        return model(graph.x, edges if has_edges else edges[:, :0])  # type: ignore[no-any-return]
+    def forward(times: int) -> Tensor:
+        return model(graph.x, edges.repeat(1, times))  # type: ignore[no-any-return]
 
     with torch.no_grad():
         need = measured(forward, graph.num_nodes, edges.size(1))
@@ -348,11 +348,11 @@ def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(
     users.Net = Dropped  # type: ignore[attr-defined]
     objective = OwnNodeClassification(graph, replace(TRAIN, fan_out=(3, 2)), lone_task)
     assert "random numbers" not in capsys.readouterr().out
-    together, seeds = float(loss_of(objective, graph)), graph.train
-    apart = [float(loss_of(objective, graph, half)) * len(half) for half in seeds.tensor_split(3)]
+    together, seeds = float(loss_of(objective, graph).detach()), graph.train
+    apart = [float(loss_of(objective, graph, half).detach()) * len(half) for half in seeds.tensor_split(3)]
     assert sum(apart) / len(seeds) == pytest.approx(together, abs=1e-12)
     objective.model.eval()
-    assert float(loss_of(objective, graph)) != together
+    assert float(loss_of(objective, graph).detach()) != together
     users.Net = Torchs  # type: ignore[attr-defined]
     OwnNodeClassification(graph, TRAIN, lone_task)
     assert "forward draws random numbers" in capsys.readouterr().out
@@ -540,7 +540,7 @@ def test_a_wrong_model_is_refused_with_the_place(
     users.Net = net  # type: ignore[attr-defined]
     graph = random_graph()
     if not expected:  # one argument is left for the classes
-        assert loss_of(OwnNodeClassification(graph, replace(TRAIN, **others), lone_task), graph) > 0
+        OwnNodeClassification(graph, replace(TRAIN, **others), lone_task)
         return
     with pytest.raises(TaskError, match=expected):
         loss_of(OwnNodeClassification(graph, replace(TRAIN, **others), lone_task), graph)

@@ -327,7 +327,7 @@ def test_splits_of_the_data_replace_the_folds(lone_task: Task) -> None:
     [
         ({"edge_attr": None}, "39 of 40 graphs have edge_attr"),
         ({"edge_attr": torch.ones(3)}, "graph 3: edge_attr has 3 rows, and there are 7 edges"),
-        ({"edge_attr": torch.ones(7, 2)}, "edge_attr has different shapes"),
+        ({"edge_attr": torch.ones(7, 2)}, r"graph 3: edge_attr has shape \[7, 2\], and graph 0 has \[7\]"),
         ({"edge_attr": torch.full((7,), float("nan"))}, "graph 3: edge_attr has NaN or infinity"),
         ({"pos": torch.ones(2, 2)}, "graph 3: pos has 2 rows, and there are 6 nodes"),
         ({"y": torch.ones(1, 2)}, "graph 3: y has 2 values, and graph 0 has 1"),
@@ -364,8 +364,8 @@ def test_what_is_no_list_of_graphs_is_refused(result: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("users:Sparse", ["forward(x: ", "the graphs have no adj_t"]),
-        ("users:Starred", ["it is unknown what its * takes"]),
+        ("users:Sparse", ["forward(x, adj_t, batch): the graphs have no adj_t"]),
+        ("users:Starred", ["forward(*everything): it is unknown what *everything takes"]),
         ("users:Charged", ["the graphs have no charge"]),
         ("users:Pair", ["forward gives tuple"]),
         ("users:Embedding", ["the graphs have no edge_attr, pos"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from support.ranks import CORA, losses_of, metrics_of, run_job, run_program
@@ -72,6 +73,19 @@ with joined(Context(record, attempt=current_attempt())) as task:
     result["users_gcn"] = Losses()
     result["users_gcn_accuracy"] = fit(OwnNodeClassification(graph, gcn, task), gcn,
                                        replace(task, metrics=result["users_gcn"]))
+    from support.own_nets import targets_of
+    learning = dict(global_batch_size={GLOBAL_BATCH}, batch_size=None, epochs=3, precision="float64", patience=3,
+                    model="support.own_nets:Gat", fan_out=(4, 3), ema=0.9, accumulate=2, report_train=True)
+    numbers = dict(loss="mse", schedule="plateau", schedule_every=1, optimizer="support.own_nets:in_groups")
+    own = dict(loss="support.own_nets:squares", metric="support.own_nets:largest_error", metric_better="lower",
+               optimizer="adamw", weight_decay=0.1)
+    classes = dict(class_weights="balanced", label_smoothing=0.1, metric="roc_auc", optimizer="sgd", lr=0.1)
+    for name, settings in dict(numbers=numbers, own_loss=own, weighted=classes).items():
+        train = NodeClassificationTrain(**(learning | settings))
+        given = replace(graph, y=targets_of(graph.x), num_classes=2) if name != "weighted" else graph
+        result[name] = Losses()
+        score = fit(OwnNodeClassification(given, train, task), train, replace(task, metrics=result[name]))
+        result[name + "_score"] = [score.name, score.value, score.total]
     weighted = replace(graph, edge_weight=torch.linspace(0.5, 1.5, graph.indices.numel()))
     for name, own in dict(
         keyed=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8)),
@@ -136,6 +150,19 @@ def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
     alone = results[1][0]
     assert results[3][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[3][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"), [("numbers", "rmse"), ("own_loss", "largest_error"), ("weighted", "roc_auc")]
+)
+def test_with_any_loss_metric_and_optimizer_losses_and_score_are_the_same(
+    results: dict[int, list[dict[str, Any]]], name: str, measure: str
+) -> None:
+    alone = results[1][0]
+    for rank in results[3]:
+        assert rank[name] == pytest.approx(alone[name], rel=0, abs=1e-9)
+        assert rank[f"{name}_score"] == [measure, pytest.approx(alone[f"{name}_score"][1], rel=0, abs=1e-9), ANY]
+        assert rank[f"{name}_score"][2] == alone[f"{name}_score"][2] > 0
 
 
 def test_pieces_are_evaluated_like_the_whole_graph(results: dict[int, list[dict[str, Any]]]) -> None:

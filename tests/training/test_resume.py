@@ -101,6 +101,7 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     results = interrupted(tmp_path, plans, FOLDS + SHOP + OWN, shape)
     own, own_left_alone = results.pop("own"), results.pop("own-left-alone")
     gat, gat_left_alone = results.pop("gat"), results.pop("gat-left-alone")
+    learning, sgd = ([results.pop(name), results.pop(f"{name}-left-alone")] for name in ("learning", "sgd"))
     plain, plain_left_alone = results.pop("plain"), results.pop("plain-left-alone")
     rgat, rgat_left_alone = results.pop("rgat"), results.pop("rgat-left-alone")
     folds = {name: results.pop(name) for name in ("folds", "folds-left-alone")}
@@ -119,6 +120,9 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
         assert plain[name] == plain_left_alone[name]
         assert gat[name] == gat_left_alone[name]
         assert rgat[name] == rgat_left_alone[name]
+        assert learning[0][name] == learning[1][name]
+        assert sgd[0][name] == sgd[1][name]
+    assert [leave for leave, _ in learning[0]["left"] + sgd[0]["left"]] == [75] * 5
     assert [leave for leave, _ in plain["left"]] == [75, 75]  # of PyG's form, with batch norm and torch's dropout
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
@@ -159,6 +163,22 @@ OWN = """
     result["plain"] = trained(task, "plain", plain, plain_of, [3, 8])
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
+    from support.own_nets import targets_of
+    train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=None, global_batch_size=200, epochs=4,
+                                    fan_out=(4, 3), loss="mse", metric="support.own_nets:largest_error",
+                                    metric_better="lower", optimizer="support.own_nets:in_groups", accumulate=2,
+                                    ema=0.9, schedule="plateau", schedule_every=1, schedule_factor=0.5, patience=3,
+                                    report_train=True)
+    numbers = replace(graph, y=targets_of(graph.x), num_classes=2)
+    learning_of = lambda task, fold: OwnNodeClassification(numbers, train, task)
+    result["learning-left-alone"] = trained(task, "learning-left-alone", train, learning_of)
+    result["learning"] = trained(task, "learning", train, learning_of, [3, 5, 13])
+    train = replace(train, optimizer="sgd", optimizer_options=dict(momentum=0.9, nesterov=True), schedule="step",
+                    schedule_every=2, loss="huber", metric="rmse", metric_better="higher", patience=0)
+    result["sgd-left-alone"] = trained(task, "sgd-left-alone", train, learning_of)
+    result["sgd"] = trained(task, "sgd", train, learning_of, [4, 10])
+    train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
+                                    batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     from support.made_graphs import random_academy
     from clusterctl.engine.training.relation_objective import RelationNodeClassification
     train = replace(train, model="rgat", global_batch_size=12)
@@ -187,6 +207,40 @@ def test_interrupted_training_on_the_whole_graph_is_bit_identical(tmp_path: Path
     assert [step for _, step in interrupted_twice["left"]] == [2, 5]
     for name in ("losses", "digest", "scores"):
         assert interrupted_twice[name] == undisturbed[name]
+
+
+LINKS_AND_GRAPHS = """
+    from support.own_nets import molecules, split_links
+    from clusterctl.shared.spec import LinkPredictionTrain
+    from clusterctl.engine.data.own_graphs import collection_of
+    from clusterctl.engine.data.own_links import link_graph
+    from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+    from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+    links, graphs = link_graph(split_links(), "load"), collection_of(molecules(), "load", answers="numbers")
+    both = dict(batch_size=None, epochs=3, patience=3)
+    link = LinkPredictionTrain(model="support.own_nets:LinkNet", negatives=2, metric="mrr", global_batch_size=64,
+                               **both)
+    graph = GraphClassificationTrain(model="support.own_nets:MoleculeNet", loss="l1", global_batch_size=16, **both)
+    result = {}
+    for name, train, objective_of in (
+        ("link", link, lambda task, fold: OwnLinkPrediction(links, link, task)),
+        ("graph", graph, lambda task, fold: OwnGraphClassification(graphs, graph, task)),
+    ):
+        result[name] = [trained(task, name + "-left-alone", train, objective_of)]
+        result[name] += [trained(task, name, train, objective_of, [2, 6])]
+print(json.dumps(result))
+"""
+
+
+@pytest.mark.long
+def test_interrupted_training_of_links_and_of_graphs_is_bit_identical(tmp_path: Path) -> None:
+    support = f"import torch_geometric\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+    program = PROLOGUE + support + CORA_TASK + LINKS_AND_GRAPHS
+    output, *_ = run_program(program, RunDir(tmp_path / "ranks").attempt(0), [1, 1])
+    for undisturbed, interrupted_twice in json.loads(output.splitlines()[-1]).values():
+        assert [leave for leave, _ in interrupted_twice["left"]] == [75, 75]
+        for name in ("losses", "digest", "scores"):
+            assert interrupted_twice[name] == undisturbed[name]
 
 
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]

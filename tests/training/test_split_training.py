@@ -27,7 +27,7 @@ from clusterctl.shared.spec import Data, LinkPredictionTrain, NodeClassification
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.data.own_links import LinkGraph
+from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.training.relation_objective import RelationNodeClassification

@@ -23,7 +23,7 @@ class GINE(torch.nn.Module):
         return self.mlp(global_add_pool(x, data.batch, size=data.num_graphs))
 
 
-def load(root):
+def load(_):
     """One list of graphs, which clusterctl splits: their edges are long or short."""
     torch.manual_seed(0)
     return [graph(number % 2) for number in range(200)]

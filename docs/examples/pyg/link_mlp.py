@@ -2,9 +2,11 @@
 
 import torch
 import torch.nn.functional as F
+from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 from torch_geometric.transforms import RandomLinkSplit
+from torch_geometric.utils import to_undirected
 
 
 class Net(torch.nn.Module):
@@ -25,12 +27,12 @@ class Net(torch.nn.Module):
         return self.lin2(x).view(-1)
 
 
-def load(root):
+def load(_):
     """Training, validation and test data with `edge_label_index` and `edge_label`."""
-    torch.manual_seed(0)
+    seed_everything(0)
     kind = torch.randint(4, (400,))
-    edge_index = torch.randint(400, (2, 12000))
-    edge_index = edge_index[:, kind[edge_index[0]] == kind[edge_index[1]]].unique(dim=1)
+    edge_index = torch.randint(400, (2, 6000))
+    edge_index = to_undirected(edge_index[:, kind[edge_index[0]] == kind[edge_index[1]]])
     x = F.one_hot(kind, 4) + torch.randn(400, 4)
-    split = RandomLinkSplit(num_val=0.05, num_test=0.1, add_negative_train_samples=False)
+    split = RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True, add_negative_train_samples=False)
     return split(Data(x=x, edge_index=edge_index))

@@ -19,7 +19,7 @@ class Net(torch.nn.Module):
         return self.conv2(x, edge_index) + self.lin2(x)
 
 
-def load(root):
+def load(_):
     """Three data sets, as `PPI(root, split)` gives them: the graphs for training, validation and testing."""
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(16, 5, generator=generator)

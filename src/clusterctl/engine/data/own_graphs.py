@@ -124,7 +124,7 @@ def _answers(given: Given, graphs: Sequence[Any], kind: str) -> tuple[Tensor, in
     for number, y in enumerate(values):
         where = f"graph {number}: "
         if kind == "numbers":
-            rows.append(given.numbers({"y": y.view(1, -1) if y.dim() < 2 else y}, 1, where))
+            rows.append(given.numbers({"y": y.reshape(1, -1) if y.dim() < 2 else y}, 1, where))
             if rows[-1].size(1) != rows[0].size(1):
                 what = f"{where}y has {rows[-1].size(1)} values, and graph 0 has {rows[0].size(1)}"
                 raise given.wrong(what, "give all graphs the same targets, with NaN where one is unknown")
@@ -141,6 +141,8 @@ def _answers(given: Given, graphs: Sequence[Any], kind: str) -> tuple[Tensor, in
 
 def is_several(part: Any) -> bool:
     """Whether this may be a data set, a list or a batch of graphs."""
+    if hasattr(part, "to_data_list"):  # a batch
+        return True
     return hasattr(part, "__getitem__") and not isinstance(part, Tensor | str | dict) and not is_graph(part)
 
 
@@ -165,29 +167,26 @@ def _attributes(
         known = attribute in _WELL_KNOWN
         if known and not _all_or_none(given, graphs, attribute):
             continue
-        values = [graph[attribute] if attribute in graph else None for graph in graphs]  # noqa: SIM401 - of PyG
+        values: list[Any] = [graph[attribute] if attribute in graph else None for graph in graphs]  # noqa: SIM401 - of PyG
         if known:
             values = [given.tensor(graph, attribute, f"graph {number}: ") for number, graph in enumerate(graphs)]
-        elif not all(isinstance(value, Tensor) and value.layout == torch.strided for value in values):
+        if not all(isinstance(value, Tensor) and value.layout == torch.strided for value in values):
             continue
-        if "index" in attribute or "face" in attribute:  # node numbers, which a batch would have to shift
+        # Node numbers would have to be shifted in a batch.
+        if "index" in attribute or "face" in attribute or any(value.is_complex() for value in values):
             continue
         values = [value.detach().cpu() if value.dim() else value.detach().cpu().view(1) for value in values]
         level = _level(given, attribute, values, counts)
-        if level and len({value.shape[1:] for value in values}) == 1:
+        other = next((number for number, value in enumerate(values) if value.shape[1:] != values[0].shape[1:]), None)
+        if level and other is None:
             yield attribute, level, _kept(given, attribute, values)
         elif known:
-            shapes = " and ".join(f"[n, {', '.join(map(str, value.shape[1:]))}]" for value in (values[0], values[-1]))
-            raise given.wrong(f"{attribute} has different shapes, such as {shapes}", "give all graphs the same columns")
+            what = f"graph {other}: {attribute} has shape {[*values[other or 0].shape]}, and graph 0 has"
+            raise given.wrong(f"{what} {[*values[0].shape]}", "give all graphs the same columns")
 
 
 def _level(given: Given, attribute: str, values: Sequence[Tensor], counts: Sequence[dict[str, int]]) -> str:
     """The level with as many rows as the values of all graphs; "" if there is none."""
-    fits = [
-        level
-        for level in _LEVELS
-        if all(len(value) == count[level] for value, count in zip(values, counts, strict=True))
-    ]
     of_edges = "edge" in attribute  # as in PyG, if there are as many nodes as edges
     if attribute in _WELL_KNOWN:
         wanted = "edges" if of_edges else "nodes"
@@ -196,6 +195,8 @@ def _level(given: Given, attribute: str, values: Sequence[Tensor], counts: Seque
                 what = f"graph {number}: {attribute} has {len(value)} rows, and there are {count[wanted]} {wanted}"
                 raise given.wrong(what, f"give it one row for each of the {wanted}")
         return wanted
+    sizes = [len(value) for value in values]
+    fits = [level for level in _LEVELS if sizes == [count[level] for count in counts]]
     return next((level for level in fits if (level == "edges") == of_edges), next(iter(fits), ""))
 
 

@@ -7,7 +7,6 @@ edges carry messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 from clusterctl.engine.data.own_data import Given, is_graph
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
-from clusterctl.engine.graph.links import has_edge, negatives
-from clusterctl.engine.graph.storage import FeatureGraph, compressed
+from clusterctl.engine.graph.links import LinkGraph, edges_of, negatives
+from clusterctl.engine.graph.storage import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,35 +25,6 @@ _SPLIT_SEED = 0  # not the training's seed: all trainings share one split
 _TWENTIETHS, _VAL, _TEST = 20, 1, 2
 _LABELS = ("edge_label_index", "edge_label", "pos_edge_label_index", "neg_edge_label_index")
 _HINT = "split it as torch_geometric.transforms.RandomLinkSplit does: edge_label_index, with edge_label 1 or 0"
-
-
-@dataclass(frozen=True)
-class LinkGraph(FeatureGraph):
-    """A graph of the edges that carry messages in training; without `train`, they are the examples, too.
-
-    The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs to be told apart from
-    them; those of `val` and `test` are always the same, those of `train` come beside the ones drawn in each epoch.
-    """
-
-    val: Tensor
-    val_negatives: Tensor
-    test: Tensor
-    test_negatives: Tensor
-    train: Tensor | None = None
-    train_negatives: Tensor | None = None
-    val_indptr: Tensor | None = None  # the edges that carry messages when `val` is evaluated, if they are others
-    val_indices: Tensor | None = None
-    test_indptr: Tensor | None = None
-    test_indices: Tensor | None = None
-
-    def other_messages(self) -> dict[str, Adjacency]:
-        """The edges that carry messages when a split is evaluated, for those with others than training."""
-        own = {"val": (self.val_indptr, self.val_indices), "test": (self.test_indptr, self.test_indices)}
-        return {
-            split: Adjacency(indptr, indices)
-            for split, (indptr, indices) in own.items()
-            if indptr is not None and indices is not None
-        }
 
 
 def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGraph:
@@ -114,19 +84,20 @@ def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
         if not pairs[split][0].numel():
             raise given.wrong(f"{where}no pair has an edge (edge_label 1)", _HINT)
         given.unused([data], ["x", "edge_index", *_LABELS], where)
+    passing = {split: edges_of(Adjacency(*edges)) for split, edges in messages.items()}
     lacking = [split for split in ("val", "test") if not pairs[split][1].numel()]
     if lacking:  # as many pairs without an edge, which are drawn once
-        everything = torch.cat([pairs[split][0] for split in parts], 1)
+        everything = torch.cat([*passing.values(), *(pairs[split][0] for split in parts)], 1)
         counts = [pairs[split][0].size(1) for split in lacking]
         for split, others in zip(lacking, _others(everything, nodes, counts), strict=True):
             pairs[split] = (pairs[split][0], others)
         given.notes.append(f"{' and '.join(lacking)}: no pair has edge_label 0, so as many without an edge are drawn")
     for split in ("val", "test"):
         keys = _keys(pairs[split][0], nodes)
-        for what, others in (("examples of train", pairs["train"][0]), (f"edges in edge_index of {split}", None)):
-            both = _keys(_edges_of(messages[split]) if others is None else others, nodes)
-            if count := int(torch.isin(keys, both).sum()):
-                given.notes.append(f"leak: {count} of {len(keys)} pairs to predict in {split} are {what}, too")
+        for where, edges in (("examples of train", pairs["train"][0]), (f"in edge_index of {split}", passing[split])):
+            if count := int(torch.isin(keys, _keys(edges, nodes)).sum()):
+                what = f"{count} of {len(keys)} pairs to predict in {split} are, in either direction, {where}"
+                given.notes.append(f"leak: {what}")
     same = {split: all(map(torch.equal, messages[split], messages["train"])) for split in ("val", "test")}
     own = {split: (None, None) if same[split] else messages[split] for split in ("val", "test")}
     is_all = not _is_labelled(parts["train"])  # all edges are examples
@@ -176,24 +147,9 @@ def _keys(pairs: Tensor, nodes: int) -> Tensor:
     return pairs.min(0).values * nodes + pairs.max(0).values
 
 
-def _edges_of(messages: tuple[Tensor, Tensor]) -> Tensor:
-    indptr, indices = messages
-    return torch.stack([indices.long(), torch.arange(len(indptr) - 1).repeat_interleave(indptr.diff())])
-
-
 def _others(edges: Tensor, nodes: int, counts: list[int]) -> tuple[Tensor, ...]:
     """So many pairs of two nodes without an edge in either direction, the same in every process."""
     with_itself = torch.arange(nodes).expand(2, -1)
     everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), with_itself], 1), nodes))
     found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
     return torch.split(found, counts, dim=1)
-
-
-def without_edge(graph: LinkGraph) -> Adjacency:
-    """The pairs that are never drawn as negatives: all examples and all edges that carry messages in training."""
-    messages = Adjacency(graph.indptr, graph.indices)
-    if graph.train is None or bool(has_edge(messages, *graph.train.long()).all()):
-        return messages
-    edges = torch.cat([_edges_of((graph.indptr.cpu(), graph.indices.cpu())), graph.train.cpu().long()], 1)
-    indptr, indices = compressed(edges, graph.num_nodes)
-    return Adjacency(indptr.to(graph.indptr.device), indices.to(graph.indices.device))

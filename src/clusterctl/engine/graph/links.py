@@ -5,23 +5,57 @@ An edge is a place in `graph.indices` (int64). The sources of each target ascend
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
+from clusterctl.engine.graph.storage import FeatureGraph, compressed
 from clusterctl.shared.errors import TaskError
 
-if TYPE_CHECKING:
-    from clusterctl.engine.graph.blocks import Adjacency
-
 _MOST_DRAWS = 1000  # per negative; if 1 % of the pairs have no edge, 1 in 20,000 examples finds none
+
+
+@dataclass(frozen=True)
+class LinkGraph(FeatureGraph):
+    """A graph of the edges that carry messages in training; without `train`, they are the examples, too.
+
+    The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs to be told apart from
+    them; those of `val` and `test` are always the same, those of `train` come beside the ones drawn in each epoch.
+    """
+
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+    train: Tensor | None = None
+    train_negatives: Tensor | None = None
+    val_indptr: Tensor | None = None  # the edges that carry messages when `val` is evaluated, if they are others
+    val_indices: Tensor | None = None
+    test_indptr: Tensor | None = None
+    test_indices: Tensor | None = None
+
+    def other_messages(self) -> dict[str, Adjacency]:
+        """The edges that carry messages when a split is evaluated, for those with others than training."""
+        own = {"val": (self.val_indptr, self.val_indices), "test": (self.test_indptr, self.test_indices)}
+        return {
+            split: Adjacency(indptr, indices)
+            for split, (indptr, indices) in own.items()
+            if indptr is not None and indices is not None
+        }
 
 
 def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
     """The sources and targets of these edges, int64."""
     return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
+
+
+def edges_of(graph: Adjacency) -> Tensor:
+    """All edges, int64 [2, edges], sources in the first row."""
+    targets = torch.arange(graph.indptr.numel() - 1, device=graph.indptr.device).repeat_interleave(graph.indptr.diff())
+    return torch.stack([graph.indices.to(torch.int64), targets])
 
 
 def how_often(graph: Adjacency) -> Tensor:
@@ -92,3 +126,13 @@ def negatives(
         if waiting.numel() == 0:
             return sources, targets
     raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")
+
+
+def without_edge(graph: LinkGraph) -> Adjacency:
+    """The pairs that are never drawn as negatives: all examples and all edges that carry messages in training."""
+    messages = Adjacency(graph.indptr, graph.indices)
+    if graph.train is None or bool(has_edge(messages, *graph.train.long()).all()):
+        return messages
+    edges = torch.cat([edges_of(messages), graph.train.long()], 1)
+    indptr, indices = compressed(edges.cpu(), graph.num_nodes)
+    return Adjacency(indptr.to(graph.indptr.device), indices.to(graph.indices.device))

@@ -15,13 +15,15 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import MISSING, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import distributed as dist
 
 from clusterctl.engine.task.exchange import from_first, to_first
+from clusterctl.engine.training.metrics import Measured
 from clusterctl.engine.training.objective import Accuracy
 from clusterctl.engine.training.state import Staging, pieces, wholes
 from clusterctl.shared.errors import TaskError, reason
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.flat import Stops
+    from clusterctl.engine.training.objective import Score
     from clusterctl.engine.training.state import Sharded, Stateful
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.spec import LoopTrain
@@ -50,7 +53,8 @@ if TYPE_CHECKING:
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
 # Keys that may change when a run resumes. Changing any other key would make it a different training.
 _CHANGEABLE = {"epochs", "batch_size", "global_batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay"}
-_CHANGEABLE |= {"device", "cuda_graph", "evaluate_every", "patience", "folds", "profile"}
+_CHANGEABLE |= {"device", "cuda_graph", "evaluate_every", "patience", "folds", "profile", "report_train"}
+_CHANGEABLE |= {"schedule_every", "schedule_factor", "accumulate"}
 
 
 class Position(NamedTuple):
@@ -68,19 +72,20 @@ class Checkpoints:
 
     def __init__(self, task: Task, train: LoopTrain) -> None:
         self._task = task
-        self._fingerprint = fingerprint(train)
+        self._fingerprint, self._defaults = fingerprint(train), defaults(type(train))
         self._staging = Staging()
         self._writer: threading.Thread | None = None
         self._saved_at = time.monotonic()
         self._last_step = -1
         self._warned = False
-        self.results: list[Accuracy] = []  # of the completed folds
+        self.results: list[Score] = []  # of the completed folds
         self.metrics: dict[str, float] = {}  # the newest value of each name, for the metrics of the next attempt
         self._found: tuple[Path, dict[str, Any]] | None = None
         if task.attempt is not None and task.attempt.number > 0:
             self._found = self._choose(task.attempt)
         if self._found:
-            self.results = [Accuracy(*counts) for counts in self._found[1]["position"]["results"]]
+            stored = self._found[1]["position"]["results"]
+            self.results = [Measured(*one) if isinstance(one[0], str) else Accuracy(*one) for one in stored]
 
     # Resuming
 
@@ -140,7 +145,7 @@ class Checkpoints:
     def _judge(self, folder: Path, manifest: dict[str, Any] | None) -> str:
         if manifest is None:
             return "it is incomplete"
-        wrong = checkpoints.mismatch(manifest, self._fingerprint)
+        wrong = checkpoints.mismatch(manifest, self._fingerprint, self._defaults)
         share = slice(self._task.place.rank, None, self._task.place.world_size)
         return wrong or checkpoints.damage(folder, manifest, share)
 
@@ -215,7 +220,7 @@ class Checkpoints:
         if wait:
             self._task.events.stage(State.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
-        results = [list(result) for result in self.results]
+        results = [list(cast("tuple[Any, ...]", result)) for result in self.results]
         facts = {
             "world_size": place.world_size,
             "fingerprint": self._fingerprint,
@@ -276,6 +281,13 @@ def fingerprint(train: LoopTrain) -> dict[str, Any]:
     """The identity of a training: trainings with equal fingerprints can resume from each other's checkpoints."""
     kept = {name: value for name, value in to_record(train).items() if name not in _CHANGEABLE}
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}
+
+
+def defaults(kind: type[LoopTrain]) -> dict[str, Any]:
+    """The values of keys that were not set, or that an earlier version did not have."""
+    found = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
+    found |= {one.name: one.default_factory() for one in fields(kind) if one.default_factory is not MISSING}
+    return {name: to_record(value) for name, value in found.items()}
 
 
 # State on disk: every rank writes its rows to its own file, and any number of ranks can read them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,15 @@ class Batch:
     weights: Tensor  # [seeds per rank]: 1 for a seed, 0 for padding
     total: int  # seeds of all ranks in this step, without padding
     everyone: Tensor  # int64 [total], the seeds of all ranks
+    part: int = 0  # of the step, if it is computed in parts
+    is_last: bool = True  # part of the step
+
+    def parts(self, most: int) -> Iterator[Batch]:
+        """This rank's share in up to `most` parts, as many on every rank; none is empty."""
+        count = max(1, min(most, self.seeds.numel()))
+        shares = zip(self.seeds.tensor_split(count), self.weights.tensor_split(count), strict=True)
+        for number, (seeds, weights) in enumerate(shares):
+            yield replace(self, seeds=seeds, weights=weights, part=number, is_last=number == count - 1)
 
 
 @dataclass(frozen=True)

@@ -80,24 +80,28 @@ class FlatModel:
         """Copy the parameters of rank 0 to all ranks."""
         dist.broadcast(self.values, 0)
 
-    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> LossReading:
-        """Differentiate this rank's part of the loss and sum gradients and loss over all ranks, in one collective.
+    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False, *, further: bool = False) -> LossReading:
+        """`differentiate` the last part of a step, then `add_up`."""
+        self._clock.enter("compute", "backward")
+        self.differentiate(loss, further=further)
+        return self.add_up(stop, due)
+
+    def differentiate(self, loss: Tensor, *, further: bool = False) -> None:
+        """Compute the gradients of this rank's part of the loss, and store the loss next to them.
+
+        If it is a `further` part of the same step, add both to those of the parts before it.
+        """
+        if not further:
+            self._reduced.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._reduced[-4] += loss.detach()
+
+    def add_up(self, stop: StopRequest, due: bool = False) -> LossReading:
+        """Sum gradients and loss over all ranks, in one collective.
 
         The reading is the loss over all ranks, and whether any rank was asked to stop; all ranks read it at the same
         step.
         """
-        self._clock.enter("compute", "backward")
-        self.differentiate(loss)
-        return self.add_up(stop, due)
-
-    def differentiate(self, loss: Tensor) -> None:
-        """Compute the gradients of this rank's part of the loss, and store the loss next to them."""
-        self._reduced.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._reduced[-4] = loss.detach()
-
-    def add_up(self, stop: StopRequest, due: bool = False) -> LossReading:
-        """Sum gradients and loss over all ranks."""
         self._reduced[-3], self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated, due
         self._clock.enter("communication", "all-reduce")
         self._heart.wait()
@@ -106,7 +110,7 @@ class FlatModel:
         return LossReading(self._reduced[-4:], self._heart)
 
     def agree(self, stop: StopRequest, due: bool = False) -> Stops:
-        """The stops that `backward` reads, without a loss."""
+        """The stops that `add_up` reads, without a loss."""
         flags = self._reduced[-3:]
         flags[0], flags[1], flags[2] = stop.warned, stop.terminated, due
         dist.all_reduce(flags)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MARGIN = 1.25
+_FEW, _MANY = 8, 24
 
 
 class Need(NamedTuple):
@@ -32,16 +33,18 @@ class Need(NamedTuple):
         return int(_MARGIN * (self.per_row * rows + self.per_edge * edges))
 
 
-def measured(forward: Callable[[bool], Any], rows: int, edges: int) -> Need:
-    """The need of `forward`, which runs on `rows` rows and, if its argument is true, `edges` edges between them."""
-    with_edges = _peak(lambda: forward(True))
+def measured(forward: Callable[[int], Any], rows: int, edges: int) -> Need:
+    """The need of `forward`, which runs on `rows` rows, and as many times the `edges` edges as its argument says.
+
+    Rows and edges may need most at different moments; the sum is never too small. Many edges show their share.
+    """
+    few, many = (_peak(lambda times=times: forward(times)) for times in (_FEW, _MANY))  # type: ignore[misc]
+    per_edge = (many - few) / max(1, (_MANY - _FEW) * edges)
     try:
-        without = _peak(lambda: forward(False))
-    except Exception:
-        without = 0
-    if not without or without > with_edges:
-        return Need(with_edges / rows, 0.0) if not edges else Need(0.0, with_edges / edges)
-    return Need(without / rows, (with_edges - without) / max(1, edges))
+        of_rows: float = _peak(lambda: forward(0))
+    except Exception:  # a user's model may not like a graph without edges
+        of_rows = few - per_edge * _FEW * edges
+    return Need(max(0, of_rows) / rows, per_edge)
 
 
 def _peak(work: Callable[[], Any]) -> int:
@@ -59,6 +62,9 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._users: dict[int, int] = {}  # of each storage
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in tree_leaves((args, kwargs)):  # views of what was there before are not new
+            if isinstance(given, Tensor) and given.layout == torch.strided:
+                self._users.setdefault(given.untyped_storage().data_ptr(), 1)
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.layout == torch.strided:

@@ -66,7 +66,7 @@ class GraphClassification(Objective[Graphs]):
         self._outputs = collection.num_classes
         self._loss = Loss(train, collection.y, self._splits["train"], self._outputs)
         self._metric = Metric(train, task.agreeing)
-        for split in ("val", "test"):
+        for split in ("val", "test", *(["train"] if train.report_train else [])):
             self._metric.check(collection.y[self._splits[split]], split)
         self.model = self.made(train).to(task.device, self._precision.weights)
 
@@ -132,7 +132,8 @@ class GraphClassification(Objective[Graphs]):
 def pieces_of(graphs: Tensor, sizes: Tensor) -> Iterator[Tensor]:
     """Consecutive graphs, of these sizes, in pieces of at most twice `_LARGEST_PIECE`, or of one larger graph."""
     starts = sizes.cumsum(0) - sizes
-    counts = starts.div(_LARGEST_PIECE, rounding_mode="floor").unique_consecutive(return_counts=True)[1]
+    of_piece = starts.div(_LARGEST_PIECE, rounding_mode="floor")
+    counts = torch.unique_consecutive(of_piece, return_counts=True)[1]
     yield from torch.split(graphs, counts.tolist())
 
 

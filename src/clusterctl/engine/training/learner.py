@@ -1,7 +1,8 @@
-"""One training step: the parameters, their optimizers (Adam), and the update from a batch."""
+"""One training step: the parameters, their optimizers, and the update from a batch."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,11 +12,17 @@ from torch import distributed as dist
 from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.sharded_table import ShardedTable
 from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.own_optimizer import OwnOptimizer
 from clusterctl.engine.training.progress import QueuedStep
+from clusterctl.engine.training.running_mean import RunningMean
 from clusterctl.engine.training.state import PartState, Sharded
+from clusterctl.shared.spec import OPTIMIZERS, AdamOptions, Learning, SgdOptions, from_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import nn
 
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
@@ -31,19 +38,44 @@ class Learner:
         self.objective = objective
         self.flat = FlatModel(objective.model, task.clock, task.events.heart)
         self.flat.broadcast()
-        self.optimizer = Adam(self.flat.values, self.flat.gradients, train.lr, train.weight_decay)
+        self.optimizer = optimizer_of(objective.model, self.flat, train)
+        left_out = getattr(self.optimizer, "left_out", ())
+        if left_out and task.place.rank == 0:
+            print(f"train.optimizer leaves out, so nothing changes: {', '.join(left_out)}", flush=True)
+        decay = train.ema if isinstance(train, Learning) else 0.0
+        self.mean = RunningMean(self.flat.values, decay) if decay else None
         self.tables = [module for module in objective.model.modules() if isinstance(module, ShardedTable)]
         self.table_optimizers = [TableAdam(table, train.lr, train.weight_decay) for table in self.tables]
         self.clock, self.stop = task.clock, task.stop
         self._max_norm = train.clip_norm
+        self._has_part = False  # of the gradients of a step
+
+    @property
+    def measured(self) -> Tensor:
+        """The weights to evaluate and keep: their running mean, if there is one."""
+        return self.mean.mean if self.mean else self.flat.values
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """The model has the `measured` weights within this context."""
+        return self.mean.in_place() if self.mean else nullcontext()
+
+    def add(self, batch: Batch, prepared: Any) -> None:
+        """Add the gradients of a part of a step to those of the parts before it."""
+        self.clock.enter("compute", "forward")
+        loss = self.objective.loss(batch, prepared)
+        self.clock.enter("compute", "backward")
+        self.flat.differentiate(loss, further=self._has_part)
+        self._has_part = True
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:
-        """Train on one batch: forward, backward, all-reduce, clip, update. A collective.
+        """Train on one batch, or on the last part of one: forward, backward, all-reduce, clip, update. A collective.
 
         The reading is the mean loss over the seeds of all ranks, and whether any rank was asked to stop.
         """
         self.clock.enter("compute", "forward")
-        reading = self.flat.backward(self.objective.loss(batch, prepared), self.stop, checkpoint_due)
+        loss = self.objective.loss(batch, prepared)
+        reading = self.flat.backward(loss, self.stop, checkpoint_due, further=self._has_part)
+        self._has_part = False
         for table_optimizer in self.table_optimizers:
             table_optimizer.collect()
         lap = self.clock.lap("compute", "optimizer")
@@ -51,6 +83,8 @@ class Learner:
         self.optimizer.step(lr_scale)
         for table_optimizer in self.table_optimizers:
             table_optimizer.step(lr_scale)
+        if self.mean:
+            self.mean.update()
         return QueuedStep(reading, lap)
 
     def clip(self) -> None:
@@ -62,6 +96,8 @@ class Learner:
         """The parts that a checkpoint saves, by name."""
         parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
         parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
+        if self.mean:
+            parts["mean"] = self.mean
         own_training = self.objective.own_training
         return parts | ({"objective": own_training} if own_training else {})
 
@@ -81,22 +117,74 @@ def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -
         part.mul_(factor)
 
 
-# Adam for one vector, and for the rows of a table that is sharded over the ranks.
+# Optimizers of one vector, and Adam for the rows of a table that is sharded over the ranks.
 
 
+def optimizer_of(model: nn.Module, flat: FlatModel, train: LoopTrain) -> Adam | Sgd | OwnOptimizer:
+    """The optimizer `train.optimizer` of the parameters of `model`, which are in `flat`. Raises TaskError."""
+    if not isinstance(train, Learning):
+        return Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
+    if ":" in train.optimizer:
+        scaled = train.schedule != "constant" or train.warmup > 0
+        return OwnOptimizer(model, train.optimizer, train.optimizer_options, train.seed, scaled=scaled)
+    options: Any = from_record(OPTIMIZERS[train.optimizer], train.optimizer_options)
+    if isinstance(options, SgdOptions):
+        return Sgd(flat.values, flat.gradients, train.lr, train.weight_decay, options)
+    is_decoupled = train.optimizer == "adamw"
+    return Adam(flat.values, flat.gradients, train.lr, train.weight_decay, options, decoupled=is_decoupled)
+
+
+class Sgd:
+    """Stochastic gradient descent with L2 weight decay, like torch.optim.SGD."""
+
+    def __init__(self, values: Tensor, gradients: Tensor, lr: float, weight_decay: float, options: SgdOptions) -> None:
+        self._values, self._gradients = values, gradients
+        self._lr, self._weight_decay, self._options = lr, weight_decay, options
+        self._momentum = torch.zeros_like(values if options.momentum else values[:0])
+
+    def state(self) -> PartState:
+        return PartState({"momentum": self._momentum} if self._options.momentum else {})
+
+    def load(self, state: PartState) -> None:
+        if self._options.momentum:
+            self._momentum.copy_(state.same["momentum"])
+
+    @torch.no_grad()
+    def step(self, lr_scale: float = 1.0) -> None:
+        """Update the values, with the learning rate scaled by `lr_scale`."""
+        change, momentum = self._gradients, self._options.momentum
+        if self._weight_decay:
+            change = change.add(self._values, alpha=self._weight_decay)
+        if momentum:
+            self._momentum.mul_(momentum).add_(change)
+            change = change.add(self._momentum, alpha=momentum) if self._options.nesterov else self._momentum
+        self._values.add_(change, alpha=-lr_scale * self._lr)
+
+
+_DEFAULTS = AdamOptions()
 _NUMBERS_AT_ONCE = 1 << 20  # of a table on the CPU, to fit in its caches; on a GPU, chunking would synchronize
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015) with L2 weight decay, like torch.optim.Adam with its default betas.
+    """Adam (Kingma and Ba, 2015) with L2 weight decay, like torch.optim.Adam; `decoupled`, like torch.optim.AdamW.
 
     torch.optim imports torch's compiler, which delays the start of every rank by 1.8 s (torch 2.13). This class calls
     the same kernel on a flat vector of parameters.
     """
 
-    def __init__(self, values: Tensor, gradients: Tensor, lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        gradients: Tensor,
+        lr: float,
+        weight_decay: float,
+        options: AdamOptions = _DEFAULTS,
+        *,
+        decoupled: bool = False,
+    ) -> None:
         self._values, self._gradients = values, gradients
         self._lr, self._weight_decay = lr, weight_decay
+        self._options, self._is_decoupled = options, decoupled
         self._steps = 0
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
@@ -113,8 +201,12 @@ class Adam:
     def step(self, lr_scale: float = 1.0) -> None:
         """Update the values, with the learning rate scaled by `lr_scale`."""
         self._steps += 1
-        lr = lr_scale * self._lr
-        adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, self._steps)
+        lr, weight_decay = lr_scale * self._lr, self._weight_decay
+        if self._is_decoupled:
+            self._values.mul_(1 - lr * weight_decay)
+            weight_decay = 0.0
+        moments = self._mean, self._square
+        adam_step(self._values, self._gradients, *moments, lr, weight_decay, self._steps, self._options)
 
     def advance(self, lr_scale: float) -> None:
         """The first half of a `step` whose second half, `move`, may be a CUDA graph."""
@@ -190,7 +282,6 @@ class TableAdam:
 # One in-place Adam step on a tensor: torch's fused kernel if available, otherwise the same arithmetic.
 
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _ARGUMENTS = (
     *("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"),
     *("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize", "grad_scale", "found_inf"),
@@ -216,22 +307,24 @@ def adam_step(
     lr: float | Tensor,
     weight_decay: float,
     steps: int | Tensor,
+    options: AdamOptions = _DEFAULTS,
 ) -> None:
-    """Step number `steps` (from 1) of Adam (Kingma and Ba, 2015) with L2 weight decay and torch's default betas.
+    """Step number `steps` (from 1) of Adam (Kingma and Ba, 2015) with L2 weight decay.
 
     All tensors have one shape, dtype (float32 or float64) and device. `values` and their moments `mean` and `square`
     are contiguous and updated in place; the gradients do not change. If FUSED, `lr` and `steps` may be 0-dimensional
     float32 tensors.
     """
+    beta1, beta2, epsilon = options.beta1, options.beta2, options.eps
     if not FUSED:
         lr, steps = float(lr), int(steps)
         if weight_decay:
             gradients = gradients.add(values, alpha=weight_decay)
-        mean.lerp_(gradients, 1 - _BETA1)
-        square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-        scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; factored out of the division to save a pass
-        step_size = lr * scale / (1 - _BETA1**steps)
-        values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)
+        mean.lerp_(gradients, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        scale = (1 - beta2**steps) ** 0.5  # of the root of the square; factored out of the division to save a pass
+        step_size = lr * scale / (1 - beta1**steps)
+        values.addcdiv_(mean, square.sqrt().add_(epsilon * scale), value=-step_size)
         return
     if isinstance(steps, torch.Tensor):
         count = steps
@@ -239,6 +332,6 @@ def adam_step(
         count = torch.full((), steps, dtype=torch.float32, device=values.device)
     torch._fused_adam_(
         [values], [gradients.contiguous()], [mean], [square], [], [count],
-        lr=cast("float", lr), beta1=_BETA1, beta2=_BETA2, weight_decay=weight_decay, eps=_EPSILON,
+        lr=cast("float", lr), beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=epsilon,
         amsgrad=False, maximize=False,
     )  # fmt: skip

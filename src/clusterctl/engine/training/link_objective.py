@@ -147,7 +147,9 @@ class Auc(NamedTuple):
     total: int  # positives
     negatives: int
 
-    lower_is_better = False
+    @property
+    def lower_is_better(self) -> bool:
+        return False
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -18,9 +19,10 @@ from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
-from clusterctl.engine.training.learner import FUSED, Learner
+from clusterctl.engine.training.learner import FUSED, Adam, Learner
 from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
+from clusterctl.engine.training.schedule import Schedule
 from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.engine.training.trace import StepTrace
 from clusterctl.shared.errors import Cause, TaskError
@@ -64,9 +66,9 @@ def fit(
     plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty", cause=Cause.DATA)
-    learner = Learner(objective, train, task)
-    best = Best(learner.flat.values, train.patience, learner.tables, objective.model)
-    parts = learner.parts() | {"best": best}
+    learner, schedule = Learner(objective, train, task), Schedule(train, plan.steps)
+    best = Best(learner.measured, train.patience, learner.tables, objective.model)
+    parts = learner.parts() | {"best": best} | ({"schedule": schedule} if schedule.waits_for_scores else {})
     checkpoints = checkpoints or Checkpoints(task, train)
     position = checkpoints.restore(parts, fold.number if fold else 1)
     if position.epoch > train.epochs:  # resumed with fewer epochs
@@ -82,18 +84,25 @@ def fit(
     captured = CapturedStep(learner, task.device) if getattr(train, "cuda_graph", False) else None
     train_step = captured.train_step if captured else learner.train_step
     prepare = trace.named("sample", (lambda _: None) if captured else objective.prepare)
+    more = ("train",) if getattr(train, "report_train", False) else ()
 
+    accumulate = getattr(train, "accumulate", 1)
     halving, progress = Halving(train.stop_early, task), Progress(log, position, plan.seeds.numel(), task.device)
     for epoch in range(position.epoch, train.epochs + 1):
         log.epoch(epoch)
         objective.model.train()
         task.clock.restart("sampling")
         seeds_done = progress.position.seeds
-        batches = prefetched(plan.batches(epoch, seeds_done), prepare)
-        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(seeds_done)):
-            step = (epoch - 1) * plan.steps + batch.step
-            scale = lr_scale(train.schedule, train.warmup, step, train.epochs * plan.steps)
-            stops = progress.add(batch, train_step(batch, prepared, scale, checkpoints.due))
+        in_parts = (part for batch in plan.batches(epoch, seeds_done) for part in batch.parts(accumulate))
+        steps = groupby(prefetched(in_parts, prepare), lambda pair: pair[0].step)
+        for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
+            for batch, prepared in of_step:
+                if batch.is_last:
+                    break
+                learner.add(batch, prepared)
+                task.clock.enter("sampling")
+            factor = schedule.factor(epoch, batch.step)
+            stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
             checkpoints.boundary(stops, progress.position, parts)
             task.clock.enter("sampling")
         stops = progress.catch_up()
@@ -102,12 +111,14 @@ def fit(
         scores: Mapping[str, Score] = {}
         last, decides = epoch == train.epochs, halving.decides(epoch)
         if last or decides or (train.evaluate_every and epoch % train.evaluate_every == 0):
-            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
+            scores = _evaluated(learner, (*more, "val", "test") if last and not train.patience else (*more, "val"), log)
         log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
+        if schedule.waits_for_scores and scores:
+            schedule.offer(scores["val"])
         if train.patience and scores and best.offer(scores["val"]):
             break
         if decides and not last and halving.stops(epoch, merit_of(scores["val"])):
-            scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
+            scores = scores if train.patience else _evaluated(learner, (*more, "val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
         if scores and not last:  # evaluation can take long: handle a stop request that arrived meanwhile
@@ -115,19 +126,21 @@ def fit(
 
     if train.patience:
         best.restore()
-        scores = _evaluated(objective, ("val", "test"), log)
+        scores = _evaluated(learner, (*more, "val", "test"), log)
         log.print_line("best weights", scores)
     trace.close()
     checkpoints.finish()
+    learner.flat.values.copy_(learner.measured)
     if fold is None:
         checkpoints.keep_weights(whole_weights(objective.model))
     return scores["test"]
 
 
-def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
+def _evaluated(learner: Learner, splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
     log.evaluating()
-    objective.model.eval()
-    scores = objective.evaluate(splits)
+    learner.objective.model.eval()
+    with learner.evaluating():
+        scores = learner.objective.evaluate(splits)
     log.scores(scores)
     return scores
 
@@ -147,21 +160,6 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
                 yield ready, prepared.result()
         for ready, prepared in waiting:
             yield ready, prepared.result()
-
-
-def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
-    """The factor of the learning rate at `step`, counted from 0, of `steps`.
-
-    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
-    half a cosine ("cosine") that would reach 0 one step after the last.
-    """
-    rising = int(warmup * steps + 0.5)
-    if step < rising:
-        return (step + 1) / rising
-    if schedule == "constant":
-        return 1.0
-    first = max(0, rising - 1)  # the step with scale 1
-    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
 
 
 class Best:
@@ -295,7 +293,8 @@ class CapturedStep:
     def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
         if not FUSED:
             raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
-        self._learner, self._clock = learner, learner.clock
+        assert isinstance(learner.optimizer, Adam)  # no workload with this key has another
+        self._learner, self._optimizer, self._clock = learner, learner.optimizer, learner.clock
         self._keys = ReplayedKeys(device)
         self._batch: Batch | None = None
         capture = capture or _cuda_graph
@@ -304,7 +303,7 @@ class CapturedStep:
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
         """Like `Learner.train_step`, but nothing is prepared. A collective."""
-        flat, optimizer = self._learner.flat, self._learner.optimizer
+        flat = self._learner.flat
         self._clock.enter("compute", "forward")
         # Copy the batch into the buffers of the graphs; the weights are scaled to give a mean.
         weights = batch.weights.to(flat.values.dtype) / batch.total
@@ -319,7 +318,7 @@ class CapturedStep:
         self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
         reading = flat.add_up(self._learner.stop, checkpoint_due)
         lap = self._clock.lap("compute", "optimizer")
-        optimizer.advance(lr_scale)
+        self._optimizer.advance(lr_scale)
         self._move()
         return QueuedStep(reading, lap)
 
@@ -331,7 +330,7 @@ class CapturedStep:
 
     def _clip_and_update(self) -> None:
         self._learner.clip()
-        self._learner.optimizer.move()
+        self._optimizer.move()
 
 
 class _Repeated:

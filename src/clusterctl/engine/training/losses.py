@@ -16,10 +16,12 @@ from clusterctl.engine.training.own_function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.shared.spec.learning import Learning
 
-_OF_NUMBERS = {
+_OF_NUMBERS: dict[str, Callable[..., Tensor]] = {
     "bce_with_logits": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
     "l1": F.l1_loss,

@@ -154,7 +154,7 @@ def _columns(scores: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
     scores = scores.double()
     if y.is_floating_point():
         scores, labels = scores.view(len(y), -1), y.double().view(len(y), -1)
-    elif scores.size(1) == 2:  # noqa: PLR2004 - classes
+    elif scores.size(1) == 2:
         scores, labels = scores[:, 1:] - scores[:, :1], y.double()[:, None]
     else:
         scores, labels = scores.softmax(1), F.one_hot(y, scores.size(1)).double()
@@ -199,7 +199,7 @@ def _of_both_labels(scores: Tensor, y: Tensor, measure: Callable[[Tensor, Tensor
 
 
 def roc_auc(scores: Tensor, y: Tensor) -> float:
-    """How often a 1 scores above a 0, where ties count half: the mean over columns; of classes, one against the rest."""
+    """How often a 1 scores above a 0; ties count half. The mean over columns; of classes, one against the rest."""
 
     def measure(scores: Tensor, labels: Tensor) -> float:
         below, positive = scores[labels == 0].sort().values, scores[labels == 1]

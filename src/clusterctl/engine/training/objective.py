@@ -56,7 +56,9 @@ class Accuracy(NamedTuple):
     correct: int
     total: int
 
-    lower_is_better = False
+    @property
+    def lower_is_better(self) -> bool:
+        return False
 
     @property
     def name(self) -> str:
@@ -115,15 +117,16 @@ class Objective(Generic[Prepared]):
         raise NotImplementedError
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
-        """This rank's part of the step's mean loss: the parts of all ranks add up to it."""
+        """This rank's part of the step's mean loss, or of a part of the step: all of them add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         if self.own_training:
-            self.own_training.begin_step(*randomness)
+            self.own_training.begin_step(*randomness, *([batch.part] if batch.part else []))
         with self._precision.autocast(self._task.device):
             gathered = self.gather(prepared)
         scores = self.scored(prepared, gathered, randomness)
         nodes, edges = self.work(batch, prepared)
-        self._task.clock.count(nodes, edges * dist.get_world_size())
+        of_parts_before = self._task.clock.work["edges"] if batch.part else 0
+        self._task.clock.count(nodes, of_parts_before + edges * dist.get_world_size())
         loss = self.error(scores, batch, prepared)
         if self.own_training:
             self.own_training.check_finite(loss, lambda: self.where_it_breaks(prepared, gathered))

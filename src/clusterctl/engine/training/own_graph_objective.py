@@ -115,15 +115,16 @@ class GraphCall:
         self._names = {argument: argument for argument in form.names if argument in known}
         if len(unknown) == len(required) == len(_USUAL):  # other names for the usual ones
             self._names, unknown = dict(zip(required, _USUAL, strict=True)), []
-        elif unknown and required[:2] == [unknown[0], "edge_index"]:  # another name for x
-            self._names[unknown.pop(0)] = "x"
+        elif form.features in unknown:  # another name for x
+            unknown.remove(form.features)
+            self._names[form.features] = "x"
         self.unused = [] if self._takes_batch else [one for one in of_data if not self.takes(one)]
         if form.rest:
-            hint = "name its arguments, such as forward(self, x, edge_index, batch)"
-            raise TaskError(f"{name}: {self.written}: it is unknown what its * takes", hint, Cause.USER)
+            hint = "name its arguments, such as x, edge_index, batch"
+            raise TaskError(f"{name}: {self.written}: it is unknown what *{form.rest} takes", hint, Cause.USER)
         if not self._takes_batch and (unknown or not required):
             has = ", ".join(["x", "edge_index", "batch", *of_data])
-            hint = f"set it in data.load's graphs, or give it a default; there are {has}"
+            hint = f"set it in the graphs of data.load, or give it a default; they have {has}"
             if {"adj_t", "adj"} & {*unknown}:
                 hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
             what = f"the graphs have no {', '.join(unknown)}" if unknown else "it takes nothing"

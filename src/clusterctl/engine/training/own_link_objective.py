@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.own_links import LinkGraph, without_edge
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead
-from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives
+from clusterctl.engine.graph.links import LinkGraph, both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.link_objective import auc
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.own_inference import OwnInference, of_all
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, described
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, check_not_lazy, described
 from clusterctl.engine.training.own_objective import OwnSampled, Sample
 from clusterctl.engine.training.pyg_inference import PygInference
 from clusterctl.engine.training.pyg_model import PygModel, forward_of
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import LinkPredictionTrain
 
 _PAIRS_AT_ONCE = 65536  # scored
-_TRIED_NODES = 32  # of the forward before the training
+_TRIED_PAIRS = 16  # of the forward before the training
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         if train.negatives == 0 and (graph.train_negatives is None or not graph.train_negatives.numel()):
             message = "train.negatives = 0, and the data has no pairs without an edge to train on"
             raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
-        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out))
+        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
         self._graph, self._features = placed(
@@ -86,18 +86,19 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         self._sampler: Any
         if isinstance(self._own, PygModel):
             self._sampler = SubgraphSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
-            tried = self._sampler.sample(torch.arange(min(_TRIED_NODES, self._graph.num_nodes)), 0, 0)
+            tried = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)
         else:
+            check_not_lazy(self.model, train.model, "give their sizes; the model is made with the number of features")
             self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self.own_training = OwnTraining(self.model, train.model, task)
         whole = self._inference(self._graph, train)
         if isinstance(whole, OwnInference):
             whole.warn_if_pieces_differ()
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for split, messages in self._graph.other_messages().items():
+        for which, messages in self._graph.other_messages().items():
             other = replace(self._graph, indptr=messages.indptr, indices=messages.indices)
-            self._inferences[split] = self._inference(other, train)
+            self._inferences[which] = self._inference(other, train)
         others = graph.train_negatives
         if task.place.rank == 0 and others is not None and others.numel() and train.negatives:
             print(
@@ -215,11 +216,15 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
 
 
 def encoder_of(model: nn.Module, name: str) -> OwnModel:
-    """Calls the part of a model that gives a row for each node: `layer`, or `encode`, or else `forward`."""
+    """Calls what gives a row for each node: the model's `layer`, or `encode`, or else `forward`. Raises TaskError."""
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
-    return (PygModel if forward_of(model, method).is_pygs else OwnModel)(model, name, None, method)
+    form = forward_of(model, method)
+    if needed := [argument for argument in OF_EDGES if argument in form.required]:
+        hint = "give it a default; link prediction reads no attributes of edges"
+        raise TaskError(f"{name}: {form.written}: nobody fills {needed[0]}", hint, Cause.USER)
+    return (PygModel if form.is_pygs else OwnModel)(model, name, None, method)
 
 
 class Decoder:

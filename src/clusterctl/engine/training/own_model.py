@@ -68,9 +68,10 @@ def built(
 ) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
-    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones, and
-    `layers` to num_layers. The model gets `options` as an instance of its dataclass `Options`, if it has one, otherwise
-    as keyword arguments. With `lazy`, it may have layers whose sizes are unknown before the first forward.
+    They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones
+    unless all have defaults, and `layers` to num_layers. The model gets `options` as an instance of its dataclass
+    `Options`, if it has one, otherwise as keyword arguments. With `lazy`, it may have layers whose sizes are
+    unknown before the first forward.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
@@ -124,6 +125,7 @@ def arguments_of(
     make: Callable[..., Any], name: str, sizes: Mapping[str, int], options: Mapping[str, Any], layers: int | None
 ) -> tuple[list[Any], dict[str, Any]]:
     """What to call `make` with, by position and by name. Raises TaskError if it takes something else."""
+    positional: list[Any]
     try:
         parameters = dict(inspect.signature(make).parameters)
     except ValueError:  # such as a class written in C
@@ -138,24 +140,28 @@ def arguments_of(
         hint = f"did you mean {near}?" if near else f"it takes {', '.join(parameters) or 'no arguments'}"
         raise TaskError(f"train.options.{unknown[0]}: {name} has no such argument", hint, Cause.USER)
     named = {argument: sizes[size] for size, argument in usual.items() if argument}
-    keywords = {**options, **named}
+    keywords: dict[str, Any] = {**options, **named}
     if layers is not None and "num_layers" in parameters:
         keywords.setdefault("num_layers", layers)
     required = [one.name for one in parameters.values() if one.default is one.empty and one.kind not in _REST]
     missing = [one for one in required if one not in keywords]
-    if named and not missing:
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    if not missing and (named or not takes_any):
         return [], keywords
-    first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
-    if not named or missing == [one for one in first if one not in named]:
-        positional, keywords = [*sizes.values()], {one: keywords[one] for one in keywords if one not in named}
-        missing = [one for one in missing if one not in first]
-    elif len(named) < len(sizes):
-        lacks = next(size for size, argument in usual.items() if not argument)
-        hint = f"name the argument for the number of {lacks} {' or '.join(_USUAL_NAMES[lacks][:2])}"
-        if len(missing) > len(sizes) - len(named):
-            hint += ", and set the others in train.options"
-        taken = f"{name} takes {', '.join(parameters)}"
-        raise TaskError(f"{taken}: it is unknown which is the number of {lacks}", hint, Cause.USER)
+    unnamed = [size for size, argument in usual.items() if not argument]
+    if not named:  # the first arguments
+        first = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD][: len(sizes)]
+        positional, missing = [*sizes.values()], [one for one in missing if one not in first]
+    elif len(missing) == len(unnamed):  # the only arguments that are left
+        keywords |= dict(zip(missing, (sizes[size] for size in unnamed), strict=True))
+        positional, missing = [], []
+    else:
+        positional = []
+        if missing and unnamed:
+            hint = f"name the argument for the number of {unnamed[0]} {' or '.join(_USUAL_NAMES[unnamed[0]][:2])}, "
+            taken = f"{name} takes {', '.join(parameters)}"
+            what = f"{taken}: it is unknown which is the number of {unnamed[0]}"
+            raise TaskError(what, f"{hint}and set the others in train.options", Cause.USER)
     if missing:
         settings = ", ".join(f"train.options.{one}" for one in missing)
         raise TaskError(f"train.model = {name} needs {', '.join(missing)}", f"set {settings}", Cause.USER)

@@ -157,8 +157,8 @@ class OwnNodeClassification(OwnSampled[Sample]):
         )
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
-        for split in ("val", "test"):
-            self._metric.check(self._graph.y[getattr(self._graph, split)], split)
+        for name in ("val", "test", *(["train"] if train.report_train else [])):
+            self._metric.check(self._graph.y[getattr(self._graph, name)], name)
         if isinstance(self._own, PygModel):
             self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
         else:

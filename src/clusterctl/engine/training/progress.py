@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.engine.training.flat import NOBODY_STOPS, Stops
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import number
+from clusterctl.shared.record.vocabulary import number, score_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +141,9 @@ class TrainingLog:
     def scores(self, scores: Mapping[str, Score]) -> None:
         """Record the scores of an evaluation, except those of empty splits."""
         named: dict[str, float] = {
-            f"{split}_{score.name.lower()}": score.value for split, score in scores.items() if score.total
+            score_name(split, score.name, lower_is_better=score.lower_is_better): score.value
+            for split, score in scores.items()
+            if score.total
         }
         if "test" in scores:
             named[f"test_{self._unit}"] = scores["test"].total

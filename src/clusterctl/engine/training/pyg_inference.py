@@ -138,10 +138,13 @@ class PygInference:
         sampler = SubgraphSampler(self._graph, [_TRIED_FAN_OUT] * self._layers, 0, places=True)
         sample = replace(sampler.sample(seeds, 0, 0), rows_by_depth=(), edges_by_depth=(), randomness=None)
         assert sample.edges is not None
-        bare = replace(sample, edge_index=sample.edge_index[:, :0], edges=sample.edges[:0])
-        x = self._own.stored(self._graph, sample.places)
-        rows, edges = len(x), sample.edge_index.size(1)
-        need = measured(lambda whole: self._own.outputs([sample if whole else bare], x.clone()), rows, edges)
+        x, edges = self._own.stored(self._graph, sample.places), sample.edges
+
+        def forward(times: int) -> Tensor:
+            repeated = replace(sample, edge_index=sample.edge_index.repeat(1, times), edges=edges.repeat(times))
+            return self._own.outputs([repeated], x.clone())
+
+        need = measured(forward, len(x), edges.numel())
         return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
 
     def _settled(self, need: Need, free: int) -> tuple[int, str]:

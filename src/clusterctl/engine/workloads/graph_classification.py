@@ -25,6 +25,7 @@ from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.record.vocabulary import score_name
 from clusterctl.shared.spec import GraphClassificationTrain
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def main(context: Context) -> None:
             train = replace(train, profile=())  # one fold's trace is enough
         value, deviation = mean(score.value for score in scores), pstdev(score.value for score in scores)
         tested, name = sum(score.total for score in scores), scores[0].name
-        numbers = {f"test_{name.lower()}": value, f"test_{name.lower()}_deviation": deviation, "test_graphs": tested}
+        written = score_name("test", name, lower_is_better=scores[0].lower_is_better)
+        numbers = {written: value, f"test_{name.lower()}_deviation": deviation, "test_graphs": tested}
         task.metrics.write(**numbers)
         if task.place.rank == 0:
             print(f"{train.folds} of 10 folds, {tested} graphs: test {name} {value:.4f} +- {deviation:.4f}")

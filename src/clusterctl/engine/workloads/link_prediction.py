@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.engine.data.own_data import own_recipe, prepared
-from clusterctl.engine.data.own_links import LinkGraph, link_graph
+from clusterctl.engine.data.own_links import link_graph
+from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_link_objective import OwnLinkPrediction

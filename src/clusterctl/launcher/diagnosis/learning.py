@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SAME_LOSS = 0.02  # relative; losses that differ by less count as equal
 SCORE_MARGIN = 0.15  # of chance * (1 - chance): an accuracy of 0.11 is still chance for ten classes, 0.53 for two
+_OF_CHANCE = ("accuracy", "auc", "f1_micro", "f1_macro")  # at most 1 / classes for a guess; of others, it is unknown
 _ERRORS = 2  # standard errors by which a mean may be off
 
 
@@ -52,7 +53,9 @@ def not_learning(trend: LossTrend | None) -> NotLearning | None:
         at_chance = abs(now - guess) + _ERRORS * error_now <= SAME_LOSS * guess
         if at_chance and trend.score is not None:
             metric, score = trend.score
-            at_chance = score <= chance + SCORE_MARGIN * chance * (1 - chance)
+            if metric.name.endswith("auc"):  # of a guess, 1 / 2 for any number of classes
+                chance = 0.5
+            at_chance = metric.name.endswith(_OF_CHANCE) and score <= chance + SCORE_MARGIN * chance * (1 - chance)
             text += f", and so is the {metric.label} of {metric.text(score)}"
         if at_chance:
             hint = "check that the labels depend on what the model sees; try another train.lr"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clusterctl.launcher.display.plain import compact, plain
 from clusterctl.launcher.observe.history import thinned
-from clusterctl.shared.record.vocabulary import KNOWN, Better, Metric, Role, metric_of
+from clusterctl.shared.record.vocabulary import KNOWN, Better, Metric, Role, is_other_score, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +47,9 @@ def drawn_curves(history: History) -> list[DrawnCurve]:
     """Known metrics in the vocabulary's order (loss, scores), one throughput, the step time, then all others."""
     metrics = [metric_of(name) for name in history.curves]
     curves = [metric for metric in metrics if metric.role is Role.CURVE]
-    known = sorted((metric for metric in curves if metric.name in KNOWN), key=_place)
+    known = sorted((metric for metric in curves if _is_known(metric)), key=_place)
     rates = sorted((metric for metric in metrics if metric.role is Role.RATE), key=_place)
-    others = [metric for metric in curves if metric.name not in KNOWN]
+    others = [metric for metric in curves if not _is_known(metric)]
 
     def drawn(chosen: Sequence[Metric]) -> list[DrawnCurve]:
         return [DrawnCurve(plain(metric.label), history.curves[metric.name], metric.better) for metric in chosen]
@@ -58,9 +58,14 @@ def drawn_curves(history: History) -> list[DrawnCurve]:
     return [*drawn([*known, *rates[:1]]), *(times if history.step_seconds.points() else []), *drawn(others)]
 
 
+def _is_known(metric: Metric) -> bool:
+    return metric.name in KNOWN or is_other_score(metric.name)
+
+
 def _place(metric: Metric) -> int:
-    """The metric's position in the vocabulary; a program's own metrics come first."""
-    return list(KNOWN).index(metric.name) if metric.name in KNOWN else -1
+    """The metric's position in the vocabulary, a score's that of the accuracy; a program's own metrics come first."""
+    name = "val_accuracy" if is_other_score(metric.name) else metric.name
+    return list(KNOWN).index(name) if name in KNOWN else -1
 
 
 class Bounds(NamedTuple):

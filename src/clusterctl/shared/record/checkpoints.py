@@ -204,14 +204,17 @@ def damage(folder: Path, manifest: Mapping[str, Any], share: slice = slice(None)
     return ""
 
 
-def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
-    """How a checkpoint's training differs from `fingerprint`; empty if it does not."""
+def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any], defaults: Mapping[str, Any] = {}) -> str:
+    """How a checkpoint's training differs from `fingerprint`; empty if it does not.
+
+    `defaults` are the values of keys that the version which made it may not have had.
+    """
     theirs = manifest.get("fingerprint")
     if not isinstance(theirs, dict):
         return "it has no fingerprint of its training"
     for key, value in json.loads(json.dumps(fingerprint)).items():  # as JSON stores it: tuples become lists
-        if theirs.get(key) != value:
-            return f"it was made with {key} = {json.dumps(theirs.get(key))}, not {json.dumps(value)}"
+        if (other := theirs.get(key, defaults.get(key))) != value:
+            return f"it was made with {key} = {json.dumps(other)}, not {json.dumps(value)}"
     return ""
 
 

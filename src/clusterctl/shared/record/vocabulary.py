@@ -55,7 +55,7 @@ class Metric:
 
 
 def number(value: Number | None, digits: int = 4) -> str:
-    """A loss or an accuracy; empty for None."""
+    """A loss or a score; empty for None."""
     if value is None:
         return ""
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
@@ -111,6 +111,9 @@ KNOWN = {
 }
 """The metrics written by training, and names that a program may log with the same meaning."""
 
+_HIGHER_NAMES = "accuracy|auc|f1_micro|f1_macro|roc_auc|average_precision|mrr|hits@[0-9]+"
+_MEASURES = re.compile(rf"(?P<higher>{_HIGHER_NAMES})|mae|rmse|(?P<own>score|error)_(?P<name>.+)")
+"""Scores on a split, as in val_rmse; a function of the user's is a "score" if higher is better, else an "error"."""
 _SCORES = {
     "val": ("val_accuracy", "val_auc", "accuracy", "auc"),  # a program's "accuracy" counts as validation accuracy
     "test": ("test_accuracy", "test_auc"),
@@ -124,6 +127,11 @@ def metric_of(name: str) -> Metric:
     """The metric with this name. An unknown name is a curve, or a rate if it ends with `_per_second`."""
     if known := KNOWN.get(name):
         return known
+    split, _, measure = name.partition("_")
+    if split in ("train", *_SCORES) and (match := _MEASURES.fullmatch(measure)):
+        is_higher = match["higher"] or match["own"] == "score"
+        role = Role.RESULT if split == "test" else Role.CURVE
+        return Metric(name, f"{split} {match['name'] or measure}", role, Better.HIGHER if is_higher else Better.LOWER)
     words = re.split(r"[\W_]+", name.lower())
     if name.endswith("_per_second"):
         what = name.removesuffix("_per_second").replace("_", " ")
@@ -134,14 +142,33 @@ def metric_of(name: str) -> Metric:
     return Metric(name, label, Role.CURVE, better, unit)
 
 
+def score_name(split: str, measure: str, *, lower_is_better: bool) -> str:
+    """The name in `metrics.jsonl` of the score on a split ("train", "val", "test") by this metric, or own function."""
+    match = _MEASURES.fullmatch(measure.lower())
+    if match and not match["own"] and bool(match["higher"]) != lower_is_better:
+        return f"{split}_{measure.lower()}"
+    return f"{split}_{'error' if lower_is_better else 'score'}_{measure}"
+
+
 def score_of(metrics: Mapping[str, Number], split: str) -> tuple[Metric, Number] | None:
-    """The score on a split ("val", "test") and its value: accuracy or AUC."""
-    return next(((KNOWN[name], metrics[name]) for name in _SCORES[split] if name in metrics), None)
+    """The score on a split ("val", "test") and its value: accuracy or AUC, or another."""
+    names = (*_SCORES[split], *(name for name in metrics if is_other_score(name) and name.startswith(f"{split}_")))
+    return next(((metric_of(name), metrics[name]) for name in names if name in metrics), None)
+
+
+def is_other_score(name: str) -> bool:
+    """Whether it is a score on the validation or test split that is not among the `KNOWN`."""
+    split, _, measure = name.partition("_")
+    return name not in KNOWN and split in _SCORES and _MEASURES.fullmatch(measure) is not None
 
 
 def own_metrics(metrics: Mapping[str, Number], most: int = 3) -> dict[str, Number]:
     """Values that a user's own program logged under its own names: the first `most` curves by name."""
-    own = (name for name in sorted(metrics) if name not in KNOWN and metric_of(name).role is Role.CURVE)
+    own = (
+        name
+        for name in sorted(metrics)
+        if name not in KNOWN and not is_other_score(name) and metric_of(name).role is Role.CURVE
+    )
     return {name: metrics[name] for name in islice(own, most)}
 
 

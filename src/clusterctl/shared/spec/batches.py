@@ -34,7 +34,7 @@ class Batches:
         """The global batch: examples of all ranks together in a full step."""
         if self.is_whole:
             return self.examples.size if self.examples else 1
-        return self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks
+        return (self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks) * self._parts
 
     @property
     def is_whole(self) -> bool:
@@ -78,12 +78,18 @@ class Batches:
         return f"{batch}; {about}{self.steps:,} step{plural} per epoch of {self._examples_in_words}"
 
     @property
+    def _parts(self) -> int:
+        """How many parts each rank's share of a full step is computed in."""
+        return getattr(self.train, "accumulate", 1)
+
+    @property
     def _size_in_words(self) -> str:
         least, most = self.size // self.ranks, self.per_rank
+        parts = f" in {self._parts:,} parts" if self._parts > 1 else ""
         if self.ranks == 1:
-            return f"{self.size:,}"
+            return f"{self.size:,}{parts}"
         share = f"{most:,}" if least == most else f"{least:,} or {most:,}"
-        return f"{self.size:,} ({self.ranks:,} ranks x {share})"
+        return f"{self.size:,} ({self.ranks:,} ranks x {share}{parts})"
 
     @property
     def _examples_in_words(self) -> str:

@@ -57,6 +57,7 @@ class Forward:
 
     @property
     def written(self) -> str:
+        """How it looks in Python, without the defaults."""
         names = (*self.required, *(f"{name}=..." for name in self.optional), *([f"*{self.rest}"] if self.rest else []))
         return f"{self.method}({', '.join(names)})"
 

@@ -58,16 +58,16 @@ class Learning:
     """A table with these keys also has `lr`, `weight_decay`, `evaluate_every` and the like (`LoopTrain`)."""
 
     loss: Annotated[str, OneOf(LOSSES, OBJECT, YOURS)] = "cross_entropy"
-    """What to minimise: the first for classes, "bce_with_logits" for labels of 0 and 1, "mse", "l1" and "huber" for
-    numbers, or your function of scores and y, as MODULE:NAME."""
+    """What to minimise: one of these for classes, for labels of 0 and 1, or for numbers, or your function of scores and
+    y, as MODULE:NAME."""
     class_weights: Annotated[tuple[NonNegative, ...] | str, Or("balanced")] = ()
     """With loss "cross_entropy": a weight for each class; "balanced" weights all classes of the training split
     equally."""
     label_smoothing: Share = 0.0
     """With loss "cross_entropy": share of each label that is spread over all classes."""
     metric: Annotated[str, OneOf(METRICS, OBJECT, YOURS)] | None = None
-    """How the model is measured: "accuracy", or "f1_micro", "rmse" or "mae" as the loss suggests, by default; or your
-    function of predictions and y, as MODULE:NAME."""
+    """How the model is measured: by default as suits the loss, such as by "accuracy" or "rmse"; or by your function of
+    predictions and y, as MODULE:NAME."""
     metric_better: Annotated[str, OneOf(("higher", "lower"))] = "higher"
     """Which values of your own metric are better."""
     report_train: bool = False
@@ -115,6 +115,7 @@ class Learning:
     def problems_of_learning(self, *, links: bool, classes_only: str) -> Iterator[tuple[str, str]]:
         """Keys that contradict others, each with its problem; `classes_only` says why y can only hold classes."""
         metric, own_loss = self.metric_or_default, ":" in self.loss
+        is_own, is_of_numbers = ":" in metric, metric in _METRICS_OF_NUMBERS
         if classes_only and not own_loss and self.loss != "cross_entropy":
             yield "train.loss", f'"{self.loss}" {classes_only}'
         for name in ("class_weights", "label_smoothing"):
@@ -124,11 +125,12 @@ class Learning:
             yield "train.class_weights", "needs a weight above 0"
         if not metric:
             yield "train.metric", "missing: how is a model trained with your own loss measured?"
-        elif not own_loss and not links and ":" not in metric:
-            if (metric in _METRICS_OF_NUMBERS) != (self.loss in _OF_NUMBERS):
-                yield "train.metric", f'"{metric}" does not fit loss "{self.loss}"'
-        if self.metric_better != "higher" and ":" not in metric:
+        elif not own_loss and not is_own and not links and is_of_numbers != (self.loss in _OF_NUMBERS):
+            yield "train.metric", f'"{metric}" does not fit loss "{self.loss}"'
+        if self.metric_better != "higher" and not is_own:
             yield "train.metric_better", "only for your own metric"
+        if self.optimizer_options.get("nesterov") and not self.optimizer_options.get("momentum"):
+            yield "train.optimizer_options.nesterov", "needs momentum"
         for name in ("lr", "weight_decay"):
             if ":" in self.optimizer and getattr(self, name) != getattr(type(self), name):
                 yield (

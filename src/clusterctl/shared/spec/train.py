@@ -110,8 +110,8 @@ class LoopTrain(Train):
     lr: Positive = 0.01
     """Learning rate."""
     schedule: Annotated[str, OneOf(("constant", "cosine", "step", "plateau"))] = "constant"
-    """How the learning rate changes after the warm-up: never, along half a cosine over all steps, every few epochs, or
-    when the validation score no longer improves."""
+    """How the learning rate changes after the warm-up: by "step" every few epochs, on a "plateau" of the validation
+    score."""
     schedule_every: Count = 10
     """With schedule "step": epochs from one change to the next; with "plateau": evaluations without improvement before
     one."""
@@ -361,7 +361,7 @@ class NodeClassificationTrain(Learning, LoopTrain):
         if self.model != "rgat" and self.generated:
             yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
         if self.batch == "graph":
-            for name in ("fan_out", "batch_size", "global_batch_size", "sampling", "replace"):
+            for name in ("fan_out", "batch_size", "global_batch_size", "accumulate", "sampling", "replace"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", 'has no effect with train.batch = "graph"; remove this key'
             if data.cache is not None or data.is_split:
@@ -480,7 +480,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """What to minimise: "bce_with_logits", or your function of scores and y (1 for an edge, 0 for none), as
     MODULE:NAME."""
     metric: Annotated[str, OneOf(LINK_METRICS, f"{HITS}|{OBJECT}", f"hits@K, {YOURS}")] = "roc_auc"
-    """How pairs are ranked: the AUC, or another measure, or your function of predictions and y, as MODULE:NAME."""
+    """How the scores of pairs are measured, such as by "hits@20", or by your function of predictions and y, as
+    MODULE:NAME."""
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
     """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
     options: dict[EnvName, object] = field(default_factory=dict)

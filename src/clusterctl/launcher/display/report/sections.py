@@ -16,7 +16,7 @@ from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.observe.written import Written
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, number
+from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, is_other_score, metric_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,9 +63,10 @@ def summary(examined: PostMortem) -> Markup:
     status, metrics, use = examined.status, examined.status.metrics, examined.use
     gpus = f", {use.gpus_per_node.in_words} per node" if use.gpus_per_node else ""
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
+    others = [metric_of(name) for name in sorted(metrics) if is_other_score(name)]
     changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
     facts = (
-        *((metric.label, metric.text(metrics.get(metric.name))) for metric in (*results, *changing)),
+        *((metric.label, metric.text(metrics.get(metric.name))) for metric in (*results, *others, *changing)),
         ("tested on", counted_examples(metrics)),
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("step", share(metrics.get("step"), metrics.get("steps"))),
