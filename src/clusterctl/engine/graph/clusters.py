@@ -5,7 +5,7 @@ Every epoch joins the clusters into other subgraphs, which depend on (seed, epoc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +16,9 @@ from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.storage import Recipe
 from clusterctl.engine.graph.subgraphs import Subgraph
-from clusterctl.engine.training.epoch_plan import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
 
@@ -32,11 +31,11 @@ class Clusters:
     bounds: Tensor  # int64 [clusters + 1]
 
 
-def clusters_recipe(of_graph: Recipe[Graph], number: int, graph: Callable[[], Graph]) -> Recipe[Clusters]:
+def clusters_recipe(of_graph: Recipe[Graph], number: int, graph: Graph) -> Recipe[Clusters]:
     """How to prepare `number` clusters of the prepared `graph`, beside it: its features are not stored again."""
 
     def build(_: object) -> Clusters:
-        return clusters_of(graph(), number)
+        return clusters_of(graph, number)
 
     return Recipe(f"{of_graph.name}-clusters", of_graph.identity | {"clusters": number}, build)
 
@@ -54,12 +53,10 @@ def clusters_of(graph: FeatureGraph, number: int) -> Clusters:
 class ClusterSampler:
     """The subgraphs of `together` clusters each, and all edges within each subgraph. One thread may use it."""
 
-    def __init__(self, graph: Graph, clusters: Clusters, together: int, seed: int) -> None:
+    def __init__(self, graph: FeatureGraph, clusters: Clusters, together: int, seed: int) -> None:
         device = graph.indptr.device
         self._graph, self._together, self._seed = graph, together, seed
         self._nodes, self._bounds = clusters.nodes.to(device), clusters.bounds.tolist()
-        self._is_trained = torch.zeros(graph.num_nodes, dtype=torch.bool, device=device)
-        self._is_trained[graph.train] = True
         self._row = torch.full((graph.num_nodes,), -1, device=device)  # of each node in the current sample
         self._order: tuple[int, list[int]] = (-1, [])  # of the clusters in an epoch
 
@@ -76,26 +73,9 @@ class ClusterSampler:
         chosen = self._order[1][number * self._together : (number + 1) * self._together]
         return torch.cat([self._nodes[self._bounds[one] : self._bounds[one + 1]] for one in chosen])
 
-    def sample(self, batch: Batch) -> tuple[Subgraph, Batch]:
-        """This rank's subgraphs of a `batch` of their numbers, and a batch of the training nodes in them.
-
-        A rank that only has padding gets a subgraph of which no output is wanted.
-        """
-        own = batch.seeds[batch.weights > 0].tolist()
-        subgraph = self._joined([self.nodes_of(batch.epoch, number) for number in own or batch.seeds[:1].tolist()])
-        is_trained = self._is_trained[subgraph.places] & bool(own)
-        wanted = is_trained.nonzero().squeeze(1)
-        seeds = subgraph.places[wanted]
-        step = torch.cat([self.nodes_of(batch.epoch, number) for number in batch.everyone.tolist()])
-        everyone = step[self._is_trained[step]]
-        weights = torch.ones(seeds.numel(), device=seeds.device)
-        trained = Batch(batch.epoch, batch.step, seeds, weights, everyone.numel(), everyone)
-        randomness = (self._seed, batch.epoch, batch.step)
-        return replace(subgraph, wanted=wanted, randomness=randomness), trained
-
-    def _joined(self, groups: list[Tensor]) -> Subgraph:
-        """Groups of nodes, disjoint, and the edges within each."""
-        nodes = torch.cat(groups)
+    def sample(self, numbers: Sequence[int], epoch: int, step: int) -> Subgraph:
+        """These subgraphs of the epoch as one: their nodes, and the edges within each of them."""
+        nodes = torch.cat(groups := [self.nodes_of(epoch, number) for number in numbers])
         sizes = torch.tensor([group.numel() for group in groups], device=nodes.device)
         group = torch.arange(len(groups), device=nodes.device).repeat_interleave(sizes)
         self._row[nodes] = torch.arange(nodes.numel(), device=nodes.device)
@@ -105,5 +85,10 @@ class ClusterSampler:
         targets = torch.arange(nodes.numel(), device=nodes.device).repeat_interleave(offsets.diff())
         inside = (sources >= 0) & (group[sources] == group[targets])
         return Subgraph(
-            self._graph, nodes, torch.stack([sources[inside], targets[inside]]), nodes.numel(), edges[inside]
+            self._graph,
+            nodes,
+            torch.stack([sources[inside], targets[inside]]),
+            nodes.numel(),
+            edges[inside],
+            randomness=(self._seed, epoch, step),
         )

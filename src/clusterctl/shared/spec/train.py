@@ -339,9 +339,17 @@ class NodeClassificationTrain(Learning, LoopTrain):
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
-    batch: Annotated[str, OneOf(("sampled", "graph"))] = "sampled"
-    """Whether a step trains on sampled neighbourhoods of a batch, or an epoch is one step on the whole graph, on one
-    rank."""
+    batch: Annotated[str, OneOf(("sampled", "clusters", "graph"))] = "sampled"
+    """Whether a step trains on sampled neighbourhoods of a batch, on a subgraph of clusters for each rank (Cluster-GCN),
+    or on the whole graph, once in an epoch and on one rank."""
+    clusters: Count = 100
+    """With batch "clusters": parts into which the graph is divided, with few edges between them."""
+    clusters_per_subgraph: Count = 10
+    """With batch "clusters": parts that make a subgraph, others in each epoch; it has all edges between its nodes."""
+    sampler: Annotated[str, Matches(OBJECT, "a module and a class of your code, such as my_sampler:Sampler")] | None = (
+        None
+    )
+    """Your class, as MODULE:NAME, whose `sample` chooses the nodes and edges around the nodes of a batch."""
     hops: Natural = 0
     """Evaluates a model with forward(x, edge_index) in pieces of this many hops around its nodes; 0 evaluates the whole
     graph at once if it fits into memory, otherwise in pieces of as many hops as the outputs depend on."""
@@ -368,7 +376,7 @@ class NodeClassificationTrain(Learning, LoopTrain):
                 key = "cache" if data.cache is not None else "placement"
                 yield f"data.{key}", 'train.batch = "graph" reads all features in each step; remove this key'
         if self.model in BUILT_IN:
-            for name in ("batch", "hops"):
+            for name in ("batch", "hops", "sampler"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
         if self.model == "rgat":
@@ -377,12 +385,21 @@ class NodeClassificationTrain(Learning, LoopTrain):
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
 
+    def _unused(self, names: tuple[str, ...], why: str) -> Iterator[tuple[str, str]]:
+        for name in names:
+            if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                yield f"train.{name}", f"has no effect {why}; remove this key"
+
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
         return ""
 
     @property
     def reads_arranged_graphs(self) -> bool:
         return self.model != "rgat"
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return (*super().functions, *([self.sampler] if self.sampler else []))
 
 
 @dataclass(frozen=True, kw_only=True)
