@@ -179,9 +179,7 @@ class HGTLoader(NodeLoader):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         data, transform = without_sparse(data, transform)
-        sampler = PygHgtSampler(
-            data, num_samples, is_sorted=is_sorted, share_memory=kwargs.get("num_workers", 0) > 0
-        )
+        sampler = PygHgtSampler(data, num_samples, is_sorted=is_sorted, share_memory=kwargs.get("num_workers", 0) > 0)
         super().__init__(
             data=data,
             node_sampler=sampler,

@@ -1,4 +1,4 @@
-"""Parts of a graph with few edges between them, by METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998) in `pymetis`."""
+"""Parts of a graph with few edges between them, by METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998), in pymetis."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from clusterctl.shared.errors import TaskError
 def parts(indptr: Tensor, indices: Tensor, number: int, *, recursive: bool = False) -> Tensor:
     """The part of each node, int64 in [0, number), for edges by target or by source.
 
-    Directions, loops and repeated edges are ignored.
-    Always the same for the same graph. Parts are about equal, but may be empty if there are few nodes. Raises TaskError
-    if pymetis is missing.
+    Directions, loops and repeated edges are ignored. Always the same for the same graph. Parts are about equal, but may
+    be empty if there are few nodes. Raises TaskError if pymetis is missing.
     """
     try:
         import pymetis

@@ -154,9 +154,7 @@ class _ByGraph:
         wanted = (self._is_trained[graph.places] & bool(own)).nonzero().squeeze(1)
         step = torch.cat([clusters.nodes_of(batch.epoch, number) for number in batch.everyone.tolist()])
         everyone, seeds = step[self._is_trained[step]], graph.places[wanted]
-        trained = replace(
-            batch, seeds=seeds, weights=torch.ones_like(seeds), total=everyone.numel(), everyone=everyone
-        )
+        trained = replace(batch, seeds=seeds, weights=torch.ones_like(seeds), total=everyone.numel(), everyone=everyone)
         return replace(graph, wanted=wanted), trained
 
 
@@ -199,9 +197,7 @@ class OwnNodeClassification(OwnSampled[Sample]):
         for name in ("val", "test", *(["train"] if train.report_train else [])):
             self._metric.check(self._graph.y[getattr(self._graph, name)], name)
         if isinstance(self._own, PygModel):
-            self._form: _ByGraph | _ByHops = _ByGraph(
-                self._own, self._graph, self._features, train, task, clusters
-            )
+            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task, clusters)
         else:
             self._form = _ByHops(self._own, self._graph, self._features, train, task)
         self._inference = self._form.inference

@@ -52,6 +52,4 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
 
 
 def _like_torch_sparse(offsets: Tensor, sources: Tensor, values: Tensor | None, size: tuple[int, int]) -> Any:
-    return SparseTensor(
-        rowptr=offsets, col=sources, value=values, sparse_sizes=size, is_sorted=True, trust_data=True
-    )
+    return SparseTensor(rowptr=offsets, col=sources, value=values, sparse_sizes=size, is_sorted=True, trust_data=True)

@@ -1,8 +1,8 @@
 """Sampling as in the Heterogeneous Graph Transformer (Hu et al., WWW 2020), for PyG's HGTLoader.
 
 A node that the sample may grow to has a budget: the sum, over its edges to sampled nodes, of 1 / degree of the target.
-Each iteration draws a number of nodes per type without replacement, by the squares of their budgets. As in torch-sparse,
-at most 50 random edges of each target count, for the budgets and in the batch.
+Each iteration draws a number of nodes per type without replacement, by the squares of their budgets. As in
+torch-sparse, at most 50 random edges of each target count, for the budgets and in the batch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NeighborSampler(DataLoader):  # type: ignore[type-arg]
-    """Batches of (batch_size, n_id, adjs), like torch_geometric.loader.NeighborSampler, the deepest hop's graph first."""
+    """Batches (batch_size, n_id, adjs), the deepest hop's graph first, like torch_geometric.loader.NeighborSampler."""
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         return out
 
     @property
-    def edge_permutation(self) -> Tensor | None | dict[EdgeType, Tensor | None]:
+    def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
         """The index in the data of each edge sampled from, per edge type of the data."""
         if self._is_backward and self.is_hetero:
             return remap_keys(self.perm, self.to_restored_edge_type)  # type: ignore[no-any-return]
