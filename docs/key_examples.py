@@ -60,6 +60,7 @@ EXAMPLES: dict[str, Any] = {
     "train.optimizer_options": {"beta2": 0.98},
     "train.accumulate": 4,
     "train.ema": 0.999,
+    "train.sampler": "mine:Sampler",
 }
 
 

@@ -40,6 +40,7 @@ OUTSIDE = {
     "numpy": set(ENGINE),
     "scipy": set(ENGINE),
     "numba": {"graph"},
+    "pymetis": {"graph"},
     "pynvml": {"task"},
     "tensorboard": {"trackers"},
     "wandb": {"trackers"},

@@ -1,26 +1,36 @@
-"""PyG's NeighborLoader and LinkNeighborLoader with our sampling: no pyg-lib, no torch-sparse.
+"""PyG's loaders that need pyg-lib or torch-sparse, with our sampling, which needs neither.
 
-    from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
+    from clusterctl.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
 
 The arguments and the batches are PyG's. Samples depend on torch's seed, the epoch and the loader's inputs, not on the
-number of workers. `dropout` and `Dropout` replace torch's in models of your own.
+number of workers. The old NeighborSampler, the samplers alone, and ClusterData, partitioned by pymetis, are here too.
+`dropout` and `Dropout` replace torch's in models of your own.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch_geometric.loader import ClusterData as PygOwnClusterData
+from torch_geometric.loader import ClusterLoader as ClusterLoader
 from torch_geometric.loader import LinkLoader, NodeLoader
 
 from clusterctl.engine.graph.dropout import Dropout as Dropout
 from clusterctl.engine.graph.dropout import dropout as dropout
+from clusterctl.engine.graph.partition import parts
+from clusterctl.engine.graph.pyg.adjacency import by_target
+from clusterctl.engine.graph.pyg.bidirectional import PygBidirectionalSampler as PygBidirectionalSampler
+from clusterctl.engine.graph.pyg.hgt import PygHgtSampler as PygHgtSampler
+from clusterctl.engine.graph.pyg.neighbor_sampler import NeighborSampler as NeighborSampler
 from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler as PygNeighborSampler
+from clusterctl.engine.graph.pyg.shadow import ShaDowKHopSampler as ShaDowKHopSampler
 from clusterctl.engine.graph.pyg.sparse import without_sparse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
+    from torch_geometric.data import HeteroData
     from torch_geometric.sampler import BaseSampler, NegativeSampling
     from torch_geometric.sampler.base import SubgraphType
     from torch_geometric.typing import InputEdges, InputNodes
@@ -154,6 +164,46 @@ class LinkNeighborLoader(LinkLoader):  # type: ignore[misc]
         return super().__iter__()  # type: ignore[no-any-return]
 
 
+class HGTLoader(NodeLoader):  # type: ignore[misc]
+    """Batches of seed nodes with dense samples of all types, like torch_geometric.loader.HGTLoader."""
+
+    def __init__(
+        self,
+        data: HeteroData,
+        num_samples: Sequence[int] | Mapping[str, Sequence[int]],
+        input_nodes: InputNodes,
+        is_sorted: bool = False,
+        transform: Callable[..., Any] | None = None,
+        transform_sampler_output: Callable[..., Any] | None = None,
+        filter_per_worker: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        data, transform = without_sparse(data, transform)
+        sampler = PygHgtSampler(data, num_samples, is_sorted=is_sorted, share_memory=kwargs.get("num_workers", 0) > 0)
+        super().__init__(
+            data=data,
+            node_sampler=sampler,
+            input_nodes=input_nodes,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        _begin_epoch(self.node_sampler)
+        return super().__iter__()  # type: ignore[no-any-return]
+
+
+class ClusterData(PygOwnClusterData):  # type: ignore[misc]
+    """A graph in parts for PyG's ClusterLoader, like torch_geometric.loader.ClusterData, partitioned by pymetis."""
+
+    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
+        relation = by_target(edge_index, num_nodes).relation
+        return parts(relation.indptr, relation.indices, self.num_parts, recursive=self.recursive).to(edge_index.device)
+
+
 def _begin_epoch(sampler: BaseSampler) -> None:
-    if isinstance(sampler, PygNeighborSampler):
-        sampler.begin_epoch()
+    begin = getattr(sampler, "begin_epoch", None)  # a user's sampler may be PyG's
+    if begin is not None:
+        begin()

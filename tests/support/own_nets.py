@@ -12,6 +12,7 @@ from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv,
 from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.graph.hops import Hop
+from clusterctl.engine.graph.storage import Graph
 from clusterctl.pyg import Dropout, dropout
 
 
@@ -94,6 +95,29 @@ class Keyed(nn.Module):
         x = self.drop(self.convs[0](x, edge_index, edge_weight).relu())
         out: Tensor = self.convs[1](x, edge_index, edge_weight)
         return out
+
+
+class LayeredSampler:
+    """So many neighbours of each row in each hop, as DGL's MultiLayerNeighborSampler; by node, epoch and step."""
+
+    def __init__(self, graph: Graph, fan_out: tuple[int, ...]) -> None:
+        self.graph, self.fan_out = graph, fan_out
+
+    def sample(self, seeds: Tensor, epoch: int, step: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        frontier, above = seeds, 0
+        nodes, edge_index, edges = [seeds], [], []
+        for hop, count in enumerate(self.fan_out):
+            start = self.graph.indptr[frontier]
+            degree = self.graph.indptr[frontier + 1] - start
+            turn = (frontier * 31 + epoch * 7 + step * 3 + seed + hop)[:, None] + torch.arange(count)
+            row, number = (torch.arange(count) < degree[:, None]).nonzero(as_tuple=True)
+            places = start[row] + turn[row, number] % degree[row]
+            targets, above = row + above, above + len(frontier)
+            frontier = self.graph.indices[places].long()
+            edge_index.append(torch.stack([torch.arange(above, above + len(frontier)), targets]))
+            nodes.append(frontier)
+            edges.append(places)
+        return torch.cat(nodes), torch.cat(edge_index, 1), torch.cat(edges)
 
 
 class GraphNet(nn.Module):

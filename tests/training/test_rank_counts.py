@@ -18,6 +18,7 @@ PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
+from clusterctl.engine.graph.clusters import Clusters
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.graph.features.split import SplitFeatures
 from clusterctl.engine.graph.storage import Graph, shared
@@ -86,15 +87,21 @@ with joined(Context(record, attempt=current_attempt())) as task:
         result[name] = Losses()
         score = fit(OwnNodeClassification(given, train, task), train, replace(task, metrics=result[name]))
         result[name + "_score"] = [score.name, score.value, score.total]
+    order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0))
+    clusters = Clusters(order, torch.linspace(0, graph.num_nodes, 13).long())
     weighted = replace(graph, edge_weight=torch.linspace(0.5, 1.5, graph.indices.numel()))
     for name, own in dict(
         keyed=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8)),
         pygs=replace(users, model="GAT", options=dict(hidden_channels=8, heads=2, v2=True), sampling="labor"),
         pieces=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8), hops=2),
+        clusters=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8), batch="clusters",
+                         clusters_per_subgraph=3, global_batch_size=2),  # of three ranks one has only padding
+        sampler=replace(users, model="support.own_nets:Keyed", options=dict(hidden_channels=8),
+                        sampler="support.own_nets:LayeredSampler"),
     ).items():
         result[name] = Losses()
-        result[f"{{name}}_accuracy"] = fit(OwnNodeClassification(weighted, own, task), own,
-                                         replace(task, metrics=result[name]))
+        objective = OwnNodeClassification(weighted, own, task, clusters=clusters if name == "clusters" else None)
+        result[f"{{name}}_accuracy"] = fit(objective, own, replace(task, metrics=result[name]))
     split = OwnNodeClassification(graph, users, task, split=True)
     split.model.load_state_dict(objective.model.state_dict())
     result["users_split_accuracy"] = split.evaluate(("test",))["test"]
@@ -142,7 +149,21 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
 
 @pytest.mark.parametrize(
     "name",
-    ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "users_gcn", "rgat", "keyed", "pygs"],
+    [
+        "cached",
+        "cached_gcn",
+        "everything",
+        "labor",
+        "on_disk",
+        "split",
+        "users",
+        "users_gcn",
+        "rgat",
+        "keyed",
+        "pygs",
+        "clusters",
+        "sampler",
+    ],
 )
 def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
     results: dict[int, list[dict[str, Any]]], name: str

@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     WINDOW = 7
     SHUFFLE = 8
     ORDER = 9
+    CLUSTERS = 10
 
 
 class ReplayedNumber(int):

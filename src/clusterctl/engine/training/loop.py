@@ -61,7 +61,7 @@ def fit(
     with `train.stop_early`, it stops when other runs of the sweep are better.
     An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
-    examples = TrainingSet(objective.seeds.numel(), objective.unit)
+    examples = TrainingSet(objective.seeds.numel(), objective.unit_of_seeds)
     sizes = Batches(train, task.place.world_size, examples)
     plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:

@@ -112,6 +112,11 @@ class Objective(Generic[Prepared]):
         """All training seeds, the same on every rank."""
         raise NotImplementedError
 
+    @property
+    def unit_of_seeds(self) -> str:
+        """What a seed is, in the plural."""
+        return self.unit
+
     def prepare(self, batch: Batch) -> Prepared:
         """The input of `loss` other than the parameters; called ahead of time, in another thread."""
         raise NotImplementedError

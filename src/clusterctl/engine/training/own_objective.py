@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.clusters import ClusterSampler
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
@@ -19,6 +20,7 @@ from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
+from clusterctl.engine.training.own_sampler import OwnSampler
 from clusterctl.engine.training.pyg_inference import PygInference
 from clusterctl.engine.training.pyg_library import of_pyg
 from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
@@ -28,8 +30,10 @@ from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.engine.graph.clusters import Clusters
     from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
@@ -45,6 +49,7 @@ class Sample:
 
     fetch: Fetch[Tensor]
     hops: list[Any]  # Hop or Subgraph
+    trained: Batch | None = None  # the nodes whose outputs these are, if they are not those of the plan's batch
 
 
 S = TypeVar("S", bound=Sample)
@@ -63,7 +68,7 @@ class OwnSampled(Objective[S]):
         return self._own.outputs(prepared.hops, gathered)
 
     def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
-        return batch.total, sum(hop.edge_index.size(1) for hop in prepared.hops)
+        return (prepared.trained or batch).total, sum(hop.edge_index.size(1) for hop in prepared.hops)
 
     def where_it_breaks(self, prepared: S, gathered: Tensor) -> str:
         with self._precision.autocast(gathered.device):
@@ -77,8 +82,8 @@ class _ByHops:
         self, own: OwnModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
     ) -> None:
         check_not_lazy(own.model, own.name, "give their sizes; the model is made with the number of features")
-        if train.batch == "graph" or train.hops:
-            key = 'batch = "graph"' if train.batch == "graph" else "hops"
+        if train.batch != "sampled" or train.hops or train.sampler:
+            key = "sampler" if train.sampler else "hops" if train.hops else f'batch = "{train.batch}"'
             hint = "write forward(self, x, edge_index) instead of layer or forward(self, hops, x), or leave it out"
             raise TaskError(f"train.{key} needs a model with forward(x, edge_index)", hint, Cause.USER)
         is_ours = train.model in BUILT_IN
@@ -91,41 +96,66 @@ class _ByHops:
         if not is_ours:
             self.inference.warn_if_pieces_differ()
 
-    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
-        """The nodes whose features the model gets, int64, and the hops."""
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any], Batch | None]:
+        """The nodes whose features the model gets, int64, and the hops; None: the outputs are of the batch's seeds."""
         blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        return blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
+        return blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), None
 
 
 class _ByGraph:
     """How a model with `forward(x, edge_index)` is trained and evaluated."""
 
     def __init__(
-        self, own: PygModel, graph: Graph, features: Features, train: NodeClassificationTrain, task: Task
+        self,
+        own: PygModel,
+        graph: Graph,
+        features: Features,
+        train: NodeClassificationTrain,
+        task: Task,
+        clusters: Clusters | None,
     ) -> None:
         self._whole, self._seed = whole(graph) if train.batch == "graph" else None, train.seed
         if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
             hint = "use one rank, or leave train.batch out"
             raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
-        self._sampler = SubgraphSampler(
-            graph,
-            train.fan_out,
-            train.seed,
-            replace=train.replace,
-            labor=uses_labor(train),
-            places=graph.edge_weight is not None or graph.edge_attr is not None,
-        )
+        self.clusters = clusters and ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
+        self._is_trained = torch.zeros_like(graph.indptr[1:], dtype=torch.bool)
+        self._is_trained[graph.train] = True
+        if train.sampler:
+            self._sampler: SubgraphSampler | OwnSampler = OwnSampler(train.sampler, graph, train.fan_out, train.seed)
+        else:
+            self._sampler = SubgraphSampler(
+                graph,
+                train.fan_out,
+                train.seed,
+                replace=train.replace,
+                labor=uses_labor(train),
+                places=graph.edge_weight is not None or graph.edge_attr is not None,
+            )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
         own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
         self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
 
-    def sample(self, batch: Batch) -> tuple[Tensor, list[Any]]:
-        """The nodes whose features the model gets, int64, and the subgraph."""
-        if self._whole:
+    def sample(self, batch: Batch) -> tuple[Tensor, list[Any], Batch | None]:
+        """The nodes whose features the model gets, int64, the subgraph, and, if not the batch's seeds, its nodes."""
+        trained = None
+        if self.clusters:
+            graph, trained = self._of_clusters(self.clusters, batch)
+        elif self._whole:
             graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
         else:
             graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        return graph.places, [graph]
+        return graph.places, [graph], trained
+
+    def _of_clusters(self, clusters: ClusterSampler, batch: Batch) -> tuple[Subgraph, Batch]:
+        """This rank's subgraphs, and its training nodes in them; a rank with padding only wants no output."""
+        own = batch.seeds[batch.weights > 0].tolist()
+        graph = clusters.sample(own or batch.seeds[:1].tolist(), batch.epoch, batch.step)
+        wanted = (self._is_trained[graph.places] & bool(own)).nonzero().squeeze(1)
+        step = torch.cat([clusters.nodes_of(batch.epoch, number) for number in batch.everyone.tolist()])
+        everyone, seeds = step[self._is_trained[step]], graph.places[wanted]
+        trained = replace(batch, seeds=seeds, weights=torch.ones_like(seeds), total=everyone.numel(), everyone=everyone)
+        return replace(graph, wanted=wanted), trained
 
 
 class OwnNodeClassification(OwnSampled[Sample]):
@@ -134,9 +164,16 @@ class OwnNodeClassification(OwnSampled[Sample]):
     unit = "nodes"
 
     def __init__(
-        self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None, *, split: bool = False
+        self,
+        graph: Graph,
+        train: NodeClassificationTrain,
+        task: Task,
+        cache: int | None = None,
+        *,
+        split: bool = False,
+        clusters: Clusters | None = None,
     ) -> None:
-        """`cache` and `split` decide where the features are, see `placed`."""
+        """`cache` and `split` decide where the features are, see `placed`; `clusters` are for batch "clusters"."""
         super().__init__(train, task)
         outputs, layers = graph.num_classes, len(train.fan_out)
         self.classes = outputs if train.loss == "cross_entropy" else 0
@@ -151,16 +188,16 @@ class OwnNodeClassification(OwnSampled[Sample]):
         is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
-        start = partial(seeds_of, graph)
-        self._graph, self._features = placed(
-            graph, task, self._precision.values, cache, start, train.fan_out, split=split
-        )
+        start, fan_out = partial(seeds_of, graph), train.fan_out
+        if clusters:  # every node is read once in an epoch
+            start, fan_out = partial(torch.ones, graph.num_nodes), ()
+        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, fan_out, split=split)
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
         for name in ("val", "test", *(["train"] if train.report_train else [])):
             self._metric.check(self._graph.y[getattr(self._graph, name)], name)
         if isinstance(self._own, PygModel):
-            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task)
+            self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task, clusters)
         else:
             self._form = _ByHops(self._own, self._graph, self._features, train, task)
         self._inference = self._form.inference
@@ -168,15 +205,24 @@ class OwnNodeClassification(OwnSampled[Sample]):
 
     @property
     def seeds(self) -> Tensor:
-        return self._graph.train
+        clusters = self._subgraphs
+        return self._graph.train if clusters is None else torch.arange(clusters.subgraphs, device=self._task.device)
+
+    @property
+    def unit_of_seeds(self) -> str:
+        return self.unit if self._subgraphs is None else "subgraphs"
+
+    @property
+    def _subgraphs(self) -> ClusterSampler | None:
+        return self._form.clusters if isinstance(self._form, _ByGraph) else None
 
     def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
-        places, inputs = self._form.sample(batch)
-        return Sample(self._features.fetch(places), inputs)
+        places, inputs, trained = self._form.sample(batch)
+        return Sample(self._features.fetch(places), inputs, trained)
 
-    def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
-        return self._loss.of(scores, self._graph.y, batch)
+    def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:
+        return self._loss.of(scores, self._graph.y, prepared.trained or batch)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:

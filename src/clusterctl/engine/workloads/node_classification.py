@@ -18,6 +18,7 @@ from clusterctl.engine.data import igb, ogb, reddit
 from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
 from clusterctl.engine.data.own_graphs import one_graph
+from clusterctl.engine.graph.clusters import Clusters, clusters_recipe
 from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
 from clusterctl.engine.task.task import joined
@@ -54,8 +55,12 @@ def main(context: Context) -> None:
         graph = prepared(task, Graph, recipe_of_graph)
         if isinstance(train, NodeTrain):
             fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
-        else:
-            fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
+            return
+        clusters = None
+        if train.batch == "clusters":
+            clusters = prepared(task, Clusters, clusters_recipe(recipe_of_graph, train.clusters, graph))
+        objective = OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split, clusters=clusters)
+        fit(objective, train, task)
 
 
 def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:

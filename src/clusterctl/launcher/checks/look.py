@@ -271,7 +271,8 @@ def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
     code = _code(job, plan)
     if code is None or not job.has_own_code:
         return
-    for key, name in (("train.model", getattr(job.train, "model", None)), ("data.load", job.data.load)):
+    named = [(f"train.{key}", getattr(job.train, key, None)) for key in ("model", "sampler")]
+    for key, name in (*named, ("data.load", job.data.load)):
         module = (name or "").partition(":")[0]
         if ":" in (name or "") and "." not in module and not Path(code, module).is_dir():
             yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)

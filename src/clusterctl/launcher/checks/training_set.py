@@ -53,6 +53,8 @@ def training_set(job: Job) -> TrainingSet | None:
         match job.train:
             case SyntheticTrain(avg_num_nodes=nodes):  # FakeDataset draws from 3/4 to 5/4 of it; 60 % are for training
                 return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
+            case NodeClassificationTrain(batch="clusters", clusters=clusters, clusters_per_subgraph=together):
+                return TrainingSet(-(-clusters // together), "subgraphs", exact=False)  # fewer if some are empty
             case NodeClassificationTrain(model="rgat", generated=scale) if scale and not (root or job.data.load):
                 return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
             case NodeTrain() if root and (raw := root / "raw" / "reddit_data.npz").exists():

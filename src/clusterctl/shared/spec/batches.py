@@ -34,7 +34,8 @@ class Batches:
         """The global batch: examples of all ranks together in a full step."""
         if self.is_whole:
             return self.examples.size if self.examples else 1
-        return (self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks) * self._parts
+        per_rank = 1 if getattr(self.train, "batch", "") == "clusters" else self.train.batch_size or 1
+        return (self.train.global_batch_size or per_rank * self.ranks) * self._parts
 
     @property
     def is_whole(self) -> bool:

@@ -339,9 +339,15 @@ class NodeClassificationTrain(Learning, LoopTrain):
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
-    batch: Annotated[str, OneOf(("sampled", "graph"))] = "sampled"
-    """Whether a step trains on sampled neighbourhoods of a batch, or an epoch is one step on the whole graph, on one
-    rank."""
+    batch: Annotated[str, OneOf(("sampled", "clusters", "graph"))] = "sampled"
+    """Whether a step trains on sampled neighbourhoods of a batch, on a subgraph of clusters for each rank
+    (Cluster-GCN), or on the whole graph, once in an epoch and on one rank."""
+    clusters: Count = 100
+    """With batch "clusters": parts into which the graph is divided, with few edges between them."""
+    clusters_per_subgraph: Count = 10
+    """With batch "clusters": parts that make a subgraph, others in each epoch; it has all edges between its nodes."""
+    sampler: Annotated[str, Matches(OBJECT, "a module and a class of your code, such as my_code:Sampler")] | None = None
+    """Your class, as MODULE:NAME, whose `sample` chooses the nodes and edges around the nodes of a batch."""
     hops: Natural = 0
     """Evaluates a model with forward(x, edge_index) in pieces of this many hops around its nodes; 0 evaluates the whole
     graph at once if it fits into memory, otherwise in pieces of as many hops as the outputs depend on."""
@@ -360,15 +366,23 @@ class NodeClassificationTrain(Learning, LoopTrain):
             yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
         if self.model != "rgat" and self.generated:
             yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
+        why = f'with train.batch = "{self.batch}"'
+        if self.batch != "clusters":
+            yield from self._unused(("clusters", "clusters_per_subgraph"), why)
+        elif self.batch_size not in (None, NodeClassificationTrain.batch_size):
+            what = "each rank trains on one subgraph per step; set train.clusters_per_subgraph or global_batch_size"
+            yield "train.batch_size", what
+        if self.batch != "sampled":
+            yield from self._unused(("fan_out", "sampling", "replace", "sampler"), why)
+        elif self.sampler:
+            yield from self._unused(("sampling", "replace"), "with train.sampler")
         if self.batch == "graph":
-            for name in ("fan_out", "batch_size", "global_batch_size", "accumulate", "sampling", "replace"):
-                if getattr(self, name) != getattr(NodeClassificationTrain, name):
-                    yield f"train.{name}", 'has no effect with train.batch = "graph"; remove this key'
+            yield from self._unused(("batch_size", "global_batch_size", "accumulate"), why)
             if data.cache is not None or data.is_split:
                 key = "cache" if data.cache is not None else "placement"
                 yield f"data.{key}", 'train.batch = "graph" reads all features in each step; remove this key'
         if self.model in BUILT_IN:
-            for name in ("batch", "hops"):
+            for name in ("batch", "hops", "sampler"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
         if self.model == "rgat":
@@ -377,12 +391,21 @@ class NodeClassificationTrain(Learning, LoopTrain):
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
 
+    def _unused(self, names: tuple[str, ...], why: str) -> Iterator[tuple[str, str]]:
+        for name in names:
+            if getattr(self, name) != getattr(NodeClassificationTrain, name):
+                yield f"train.{name}", f"has no effect {why}; remove this key"
+
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
         return ""
 
     @property
     def reads_arranged_graphs(self) -> bool:
         return self.model != "rgat"
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return (*super().functions, *([self.sampler] if self.sampler else []))
 
 
 @dataclass(frozen=True, kw_only=True)

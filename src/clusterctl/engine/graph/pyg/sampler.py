@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import torch_geometric.typing
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler import NeighborSampler as PygOwnSampler
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+from torch_geometric.sampler.utils import remap_keys, reverse_edge_type
 
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
 from clusterctl.engine.graph.pyg.relation import Relation, Times, kernels
 from clusterctl.engine.graph.pyg.walk import Trees, TypedGraph, induced, walk
 from clusterctl.engine.graph.pyg.weights import checked_weights, summed_levels
@@ -33,7 +36,7 @@ from clusterctl.engine.graph.pyg.weights import checked_weights, summed_levels
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+    from torch_geometric.data import FeatureStore, GraphStore
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
     from clusterctl.engine.graph.pyg.walk import Neighborhood
@@ -45,13 +48,13 @@ if TYPE_CHECKING:
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 _ONLY = ""  # the node type of a homogeneous graph
 _HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
-_HIGHEST = torch.iinfo(torch.int64).max
 
 
 class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     """Samples neighbours in a PyG Data, a HeteroData, or a pair of stores; -1 takes all.
 
     The arguments are those of PyG's NeighborSampler. Where pyg-lib and torch-sparse differ, this follows pyg-lib.
+    With `sample_direction="backward"` a hop goes from nodes to the targets of their edges.
     """
 
     def __init__(
@@ -67,7 +70,13 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         is_sorted: bool = False,
         share_memory: bool = False,
         directed: bool = True,
+        sample_direction: str = "forward",
     ) -> None:
+        self._is_backward = sample_direction == "backward"
+        if self._is_backward:
+            _check_backward(data)
+        if self._is_backward and isinstance(data, HeteroData):  # PyG 2.8 sets this for stores only, but reads it
+            self.to_backward_edge_type = {edge_type: reverse_edge_type(edge_type) for edge_type in data.edge_types}
         with _as_with_pyg_lib():
             super().__init__(
                 data,
@@ -81,48 +90,59 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
                 is_sorted=is_sorted,
                 share_memory=share_memory,
                 directed=directed,
+                sample_direction=sample_direction,
             )
+        if self._is_backward and isinstance(data, HeteroData) and weight_attr is not None:
+            self.edge_weight = self._backward_weights(data.collect(weight_attr))
         if self.temporal_strategy not in ("uniform", "last"):
             raise RuntimeError("No valid temporal strategy found")
         if self.edge_weight is not None and self.is_temporal:
             by = "" if self.is_hetero else "edge " if self.node_time is None else "node "
             raise RuntimeError(f"Biased {by}temporal sampling not yet supported")
-        self._epoch: Tensor | None = None
+        self._epoch = EpochKey()
         self._graph = self._typed_graph()
 
     def begin_epoch(self) -> None:
-        """Draw the key of all samples up to the next call, from torch's generator.
-
-        Loader workers share it, so samples do not depend on the worker that draws them.
-        """
-        if self._epoch is None:
-            self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._epoch.random_(_HIGHEST)
+        """Draw the key of all samples up to the next call, from torch's generator."""
+        self._epoch.begin()
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> Output:
         """The neighbourhood of the seed nodes."""
-        examples = _examples(inputs.input_id, inputs.node)
-        return self._finished(node_sample(inputs, partial(self._sample, examples=examples, epoch=self._epoch_key())))
+        examples = examples_of(inputs.input_id, inputs.node)
+        return self.finished(node_sample(inputs, partial(self._sample, examples=examples, epoch=self._epoch.value())))
 
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
     ) -> Output:
         """The neighbourhood of the ends of the seed edges, and of negatives if requested."""
-        examples, epoch = _examples(inputs.input_id, inputs.row), self._epoch_key()
+        examples, epoch = examples_of(inputs.input_id, inputs.row), self._epoch.value()
         sample = partial(self._sample, examples=examples, epoch=epoch)
         with torch.random.fork_rng(devices=[]):  # PyG draws negatives from torch's generator
-            torch.default_generator.manual_seed(stream(Purpose.NEGATIVES, epoch, _digest(examples)))
-            return self._finished(
+            torch.default_generator.manual_seed(stream(Purpose.NEGATIVES, epoch, digest(examples)))
+            return self.finished(
                 edge_sample(inputs, sample, self.num_nodes, self.disjoint, self.node_time, neg_sampling)
             )
 
-    def _finished(self, out: Output) -> Output:
+    def finished(self, out: Output) -> Output:
+        """The output with edges in both directions if the subgraph is bidirectional."""
         if self.subgraph_type == SubgraphType.bidirectional:
             return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
 
-    def _epoch_key(self) -> int:
-        return int(torch.randint(_HIGHEST, ()) if self._epoch is None else self._epoch)
+    @property
+    def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
+        """The index in the data of each edge sampled from, per edge type of the data."""
+        if self._is_backward and self.is_hetero:
+            return remap_keys(self.perm, self.to_restored_edge_type)  # type: ignore[no-any-return]
+        return self.perm  # type: ignore[no-any-return]
+
+    def _backward_weights(self, weights: Mapping[EdgeType, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for edge_type, values in weights.items():
+            backward = reverse_edge_type(edge_type)
+            order = self.perm[backward]
+            found[self.to_rel_type[backward]] = values if order is None else values[order]
+        return found
 
     def _typed_graph(self) -> TypedGraph:
         if not self.is_hetero:
@@ -164,13 +184,15 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         if self.disjoint and is_induced:
             raise ValueError("'disjoint' sampling not supported for neighbor sampling with `subgraph_type='induced'`")
         seeds = {_ONLY: seed} if isinstance(seed, Tensor) else seed
-        trees, key = None, stream(Purpose.SAMPLING, epoch, _digest(examples))
+        trees, key = None, stream(Purpose.SAMPLING, epoch, digest(examples))
         if self.disjoint:
             number = torch.arange(sum(nodes.numel() for nodes in seeds.values()))
             own_example = examples[number % examples.numel()] if number.numel() else number
             keys = draws(0, number // max(examples.numel(), 1)) + own_example
             trees = Trees(draws(0, keys), self._latest(seeds, seed_time) if self.is_temporal else None)
             key = epoch
+        if self._is_backward:
+            key = stream(Purpose.SAMPLING, key, 1)  # a bidirectional sampler also draws forward from the same nodes
         counts = self.num_neighbors.get_values(self.edge_types if self.is_hetero else None)
         counts = counts if self.is_hetero else {_HOMOGENEOUS: counts}
         sample = walk(self._graph, seeds, counts, key, replace=self.replace, trees=trees)
@@ -199,17 +221,26 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
             "num_sampled_nodes": sample.num_nodes,
             "num_sampled_edges": sample.num_edges,
         }
-        if self.is_hetero:
-            return HeteroSamplerOutput(**found)
-        return SamplerOutput(**{name: by_type and next(iter(by_type.values())) for name, by_type in found.items()})
+        if self._is_backward:
+            found["row"], found["col"] = found["col"], found["row"]
+        if not self.is_hetero:
+            return SamplerOutput(**{name: by_type and next(iter(by_type.values())) for name, by_type in found.items()})
+        if self._is_backward:
+            for name in ("row", "col", "edge", "num_sampled_edges"):
+                found[name] = found[name] and remap_keys(found[name], self.to_restored_edge_type)
+        return HeteroSamplerOutput(**found)
 
 
-def _examples(input_id: Tensor | None, seeds: Tensor) -> Tensor:
+def examples_of(input_id: Tensor | None, seeds: Tensor) -> Tensor:
+    """The indices of a batch's seeds among the inputs of the loader, or else their numbers."""
     return torch.arange(seeds.numel()) if input_id is None else input_id
 
 
-def _digest(examples: Tensor) -> int:
-    return int(draws(0, examples).sum())
+def _check_backward(data: Source) -> None:
+    """PyG 2.8 takes the rows of an `adj_t` for its offsets when it samples backward."""
+    stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
+    if any("adj_t" in store for store in stores):
+        raise ValueError("sample_direction='backward' needs graphs with edge_index, not adj_t")
 
 
 @contextmanager

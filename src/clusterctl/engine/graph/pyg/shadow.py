@@ -1,0 +1,154 @@
+"""ShaDow (Zeng et al., "Decoupling the depth and scope of graph neural networks", NeurIPS 2021): small subgraphs.
+
+Each root has its own subgraph: the nodes that `depth` hops of sampled neighbours reach, and all edges among them.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch_geometric.data import Batch
+
+from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.neighbors import choose, take
+from clusterctl.engine.graph.pyg.adjacency import by_target
+from clusterctl.engine.graph.pyg.epoch_key import EpochKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_geometric.data import Data
+
+    from clusterctl.engine.graph.pyg.relation import Relation
+
+
+class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
+    """Batches of the subgraphs around root nodes, like torch_geometric.loader.ShaDowKHopSampler.
+
+    A root's subgraph depends on the epoch and the root, not on its batch.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        depth: int,
+        num_neighbors: int,
+        node_idx: Tensor | None = None,
+        replace: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.data = copy(data)
+        self.depth, self.num_neighbors, self.replace = depth, num_neighbors, replace
+        self._adjacency = by_target(
+            data.adj_t if data.edge_index is None else data.edge_index, int(data.num_nodes or 0)
+        )
+        self._epoch = EpochKey()
+        if node_idx is None:
+            node_idx = torch.arange(self._adjacency.num_nodes)
+        elif node_idx.dtype == torch.bool:
+            node_idx = node_idx.nonzero().view(-1)
+        self.node_idx = node_idx
+        super().__init__(node_idx.tolist(), collate_fn=self._batch, **kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._epoch.begin()
+        return super().__iter__()
+
+    def _batch(self, roots: list[int]) -> Batch:
+        adjacency = self._adjacency
+        key = stream(Purpose.SAMPLING, self._epoch.value())
+        found = subgraphs(
+            adjacency.relation, torch.tensor(roots), self.depth, self.num_neighbors, key, replace=self.replace
+        )
+        batch = Batch(batch=found.trees, ptr=found.ptr)
+        batch.root_n_id = found.roots
+        e_id = adjacency.e_id[found.places]
+        if adjacency.sparse is None:
+            order = (found.sources * found.nodes.numel() + found.targets).argsort(stable=True)
+            batch.edge_index, e_id = torch.stack([found.sources, found.targets])[:, order], e_id[order]
+        else:
+            values = None if adjacency.values is None else adjacency.values[e_id]
+            offsets = torch.searchsorted(found.targets, torch.arange(found.nodes.numel() + 1))
+            batch.adj_t = adjacency.sparse(offsets, found.sources, values, (found.nodes.numel(),) * 2)
+        for name, values in self.data:
+            if name not in ("edge_index", "adj_t", "num_nodes", "batch", "ptr"):
+                batch[name] = self._part(name, values, found, e_id)
+        return batch
+
+    def _part(self, name: str, values: Any, found: Subgraphs, e_id: Tensor) -> Any:
+        if not isinstance(values, Tensor) or values.dim() == 0:
+            return values
+        if values.size(0) == self.data.num_nodes:
+            return values[found.nodes[found.roots] if name == "y" else found.nodes]
+        return values[e_id] if values.size(0) == self.data.num_edges else values
+
+
+@dataclass(frozen=True)
+class Subgraphs:
+    """Nodes ascend within each tree, and edges are by target; all int64."""
+
+    nodes: Tensor
+    trees: Tensor  # the number of the root, per node
+    ptr: Tensor  # [roots + 1]: where the nodes of each root begin
+    roots: Tensor  # the row of each root
+    sources: Tensor  # rows, per edge
+    targets: Tensor
+    places: Tensor  # in `relation.indices`
+
+
+def subgraphs(
+    relation: Relation, roots: Tensor, depth: int, count: int, key: int, *, replace: bool = False
+) -> Subgraphs:
+    """One subgraph per root. A hop samples `count` neighbours of each node reached, once for each edge that reached it.
+
+    As in torch-sparse, nodes with at most `count` neighbours have all of them sampled, with replacement too.
+    """
+    nodes = relation.indptr.numel() - 1
+    reached, trees = roots, torch.arange(roots.numel())
+    ids = [trees * nodes + roots]
+    for hop in range(depth):
+        counters = draws(0, roots)[trees] + _number_in_run(trees, roots.numel())
+        offsets, places = _neighbors(relation, reached, count, stream(Purpose.SAMPLING, key, hop), counters, replace)
+        trees = trees.repeat_interleave(offsets.diff(), output_size=places.numel())
+        reached = relation.indices[places]
+        ids.append(trees * nodes + reached)
+    kept = torch.unique(torch.cat(ids))
+    trees, own = kept // nodes, kept % nodes
+    offsets, places = _neighbors(relation, own, -1)
+    targets = torch.arange(own.numel()).repeat_interleave(offsets.diff(), output_size=places.numel())
+    wanted = trees[targets] * nodes + relation.indices[places]
+    sources = torch.searchsorted(kept, wanted).clamp_(max=kept.numel() - 1)
+    inside = (kept[sources] == wanted).nonzero().squeeze(1)
+    return Subgraphs(
+        nodes=own,
+        trees=trees,
+        ptr=torch.searchsorted(trees, torch.arange(roots.numel() + 1)),
+        roots=torch.searchsorted(kept, ids[0]),
+        sources=sources[inside],
+        targets=targets[inside],
+        places=places[inside],
+    )
+
+
+def _neighbors(
+    relation: Relation, nodes: Tensor, count: int, key: int = 0, counters: Tensor | None = None, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    start = relation.indptr[nodes]
+    degree = relation.indptr[nodes + 1] - start
+
+    def pick(drawn: Tensor) -> Tensor:
+        assert counters is not None
+        return choose(degree[drawn], count, draws(key, counters[drawn]), replace=replace)
+
+    return take(start, degree, count, pick)
+
+
+def _number_in_run(ascending: Tensor, runs: int) -> Tensor:
+    """For each value its number among the equal ones before it."""
+    begins = torch.searchsorted(ascending, torch.arange(runs))
+    return torch.arange(ascending.numel()) - begins[ascending]
