@@ -72,7 +72,8 @@ def made(users: types.ModuleType, kind: type[nn.Module], graph: Graph, task: Tas
 
 
 def gin(width: int, out: int) -> nn.Module:
-    return pyg.GINConv(nn.Linear(width, out))
+    layer: nn.Module = pyg.GINConv(nn.Linear(width, out))
+    return layer
 
 
 @pytest.mark.parametrize(
