@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clusterctl.engine.graph.dropout import rows_of_a_step
 from clusterctl.engine.training.own_model import OwnModel, check_not_lazy, described
 from clusterctl.engine.training.state import untrained
+from clusterctl.engine.training.trimming import CannotTrimError, Trimming
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
@@ -44,7 +45,8 @@ class PygModel(OwnModel):
         if self.form.problem:
             what, hint = self.form.problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
-        self.by_layer, self.trims = False, False
+        self.by_layer = False
+        self.trimming = Trimming(model)
 
     def takes(self, name: str) -> bool:
         """Whether the model uses this attribute of edges."""
@@ -66,16 +68,12 @@ class PygModel(OwnModel):
         """
         with undisturbed(self.model, x.device):
             evaluated = replace(sample, randomness=None)
-            plain = self.outputs([evaluated], x.clone())
+            self.outputs([evaluated], x.clone())
             check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
-            if set(TRIMS) <= set(self.form.names):
-                with other_weights(self.model):
-                    plain = self.outputs([evaluated], x.clone())
-                    self.trims = True
-                    try:
-                        self.trims = not differs(plain, self.outputs([evaluated], x.clone()))
-                    except TaskError:
-                        self.trims = False
+            with other_weights(self.model):
+                plain = self.outputs([evaluated], x.clone())
+
+                self.trimming.try_on(lambda: not differs(plain, self.outputs([evaluated], x.clone())))
             if not quiet:
                 print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
 
@@ -89,10 +87,15 @@ class PygModel(OwnModel):
         (subgraph,) = hops
         arguments, keywords = self._arguments(subgraph, x)
         try:
-            with rows_of_a_step(subgraph):
+            with rows_of_a_step(subgraph), self.trimming.of(subgraph):
                 rows = self.call(*arguments, **keywords)
         except TaskError:
             raise
+        except CannotTrimError as error:
+            if self.trimming.is_tried:
+                raise TaskError(f"{self.name}: its layers cannot be trimmed", cause=Cause.USER) from error
+            self.trimming.is_on = False  # in training, it calls more layers than in evaluation
+            return self.outputs(hops, x)
         except Exception as error:
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
             message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
@@ -124,10 +127,9 @@ class PygModel(OwnModel):
             found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
         elif "batch" in self.form.names:
             del found["batch_size"]
-        needs_counts, by_depth = set(TRIMS) & set(self.form.required), bool(subgraph.rows_by_depth)
-        if needs_counts or (self.trims and by_depth):
+        if set(TRIMS) & set(self.form.required):
             counts = subgraph.rows_by_depth, subgraph.edges_by_depth
-            if not by_depth:  # on whole neighbourhoods nothing may be trimmed
+            if not subgraph.rows_by_depth:  # on whole neighbourhoods nothing may be trimmed
                 counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
             found |= dict(zip(TRIMS, map(list, counts), strict=True))
         found[self.form.features] = x

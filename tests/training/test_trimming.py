@@ -1,0 +1,212 @@
+"""What no seed's output depends on is left out, in models that know nothing of it, and nothing else changes."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as pyg
+from torch_geometric.utils import dropout_edge
+
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.shared.spec import NodeClassificationTrain
+
+MakeGraph = Callable[..., Graph]
+TRAIN = NodeClassificationTrain(model="users:Net", fan_out=(4, 3), precision="float64")
+
+
+@pytest.fixture(autouse=True)
+def users() -> Iterator[types.ModuleType]:
+    module = sys.modules["users"] = types.ModuleType("users")
+    yield module
+    del sys.modules["users"]
+
+
+class Stack(nn.Module):
+    """Layers of one kind."""
+
+    kind: Callable[..., nn.Module]
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([self.kind(in_channels, 6), self.kind(6, out_channels)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.convs[1](self.between(self.convs[0](x, edge_index)), edge_index)
+        return out
+
+    def between(self, x: Tensor) -> Tensor:
+        return x.relu()
+
+
+def rows_of(given: Any) -> int:
+    """The rows of what a layer gets, or its edges."""
+    given = given[0] if isinstance(given, tuple) else given
+    return int(given.size(-1 if given.dtype == torch.int64 else 0))
+
+
+def step(objective: OwnNodeClassification, graph: Graph) -> tuple[float, list[Tensor]]:
+    """The loss and the gradients of a step with all training nodes as seeds."""
+    seeds = graph.train
+    batch = Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+    objective.model.train()
+    objective.model.zero_grad()
+    loss = objective.loss(batch, objective.prepare(batch))
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), [one.grad.clone() for one in objective.model.parameters() if one.grad is not None]
+
+
+def made(users: types.ModuleType, kind: type[nn.Module], graph: Graph, task: Task, **others: Any) -> Any:
+    users.Net = kind  # type: ignore[attr-defined]
+    return OwnNodeClassification(graph, replace(TRAIN, **others), task)
+
+
+def gin(width: int, out: int) -> nn.Module:
+    layer: nn.Module = pyg.GINConv(nn.Linear(width, out))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("kind", "apart"),
+    [
+        (pyg.SAGEConv, 2),
+        (pyg.GraphConv, 2),
+        (pyg.GATv2Conv, 2),
+        (pyg.TransformerConv, 2),
+        (gin, 2),
+        (pyg.LEConv, 2),
+        (pyg.SGConv, None),  # degrees
+        (pyg.GCNConv, None),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_whole_sample(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: Any, apart: int | None
+) -> None:
+    graph = random_graph()
+    objective = made(users, type("Net", (Stack,), {"kind": staticmethod(kind)}), graph, lone_task)
+    trimming = objective._own.trimming
+    assert trimming.is_on == (apart is not None)
+    assert len(trimming._apart) == (apart or 0)
+    seen: list[int] = []
+    objective.model.convs[1].register_forward_pre_hook(lambda _, given: seen.extend(map(rows_of, given[:2])))
+    loss, gradients = step(objective, graph)
+    if trimming.is_on:
+        assert seen[1] <= 4 * graph.train.numel(), "the last layer gets the edges into the seeds alone"
+        assert seen[0] <= 5 * graph.train.numel()
+    trimming.is_on = False
+    whole, of_whole = step(objective, graph)
+    assert loss == pytest.approx(whole, rel=0, abs=1e-12)
+    for one, other in zip(gradients, of_whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+class Jumping(Stack):
+    kind = pyg.SAGEConv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, 6)
+        self.last = nn.Linear(12, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first = self.convs[0](x, edge_index)
+        out: Tensor = self.last(torch.cat([first, self.convs[1](first.relu(), edge_index)], 1))
+        return out
+
+
+class Centred(Stack):
+    """In evaluation and training, a row depends on all others."""
+
+    kind = pyg.SAGEConv
+
+    def between(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize("kind", [Jumping, Centred])
+def test_only_edges_are_left_out_where_other_rows_of_a_layer_count(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+) -> None:
+    graph = random_graph()
+    objective = made(users, kind, graph, lone_task)
+    trimming = objective._own.trimming
+    assert (trimming.is_on, trimming._cuts_rows) == (True, False)
+    loss, gradients = step(objective, graph)
+    trimming.is_on = False
+    whole, of_whole = step(objective, graph)
+    assert loss == pytest.approx(whole, rel=0, abs=1e-12)
+    for one, other in zip(gradients, of_whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+class Normed(Stack):
+    kind = pyg.SAGEConv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.norm = pyg.BatchNorm(6)
+
+    def between(self, x: Tensor) -> Tensor:
+        return self.norm(x).relu()  # type: ignore[no-any-return]
+
+
+class FewerEdges(Stack):
+    """It makes edges of its own."""
+
+    kind = pyg.SAGEConv
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edge_index, _ = dropout_edge(edge_index, 0.5, training=self.training)
+        return super().forward(x, edge_index.clone())
+
+
+class Spreading(Stack):
+    """One of its layers looks further than a hop."""
+
+    kind = pyg.SAGEConv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.spread = pyg.APPNP(3, 0.1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.spread(super().forward(x, edge_index), edge_index)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Normed, FewerEdges, Spreading])
+def test_a_model_that_needs_the_rest_gets_it(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+) -> None:
+    objective = made(users, kind, random_graph(), lone_task)
+    assert not objective._own.trimming.is_on
+
+
+class Deeper(Stack):
+    """In training it calls a layer more."""
+
+    kind = pyg.SAGEConv
+
+    def between(self, x: Tensor) -> Tensor:
+        return x.relu()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = super().forward(x, edge_index)
+        return F.softplus(self.convs[1](out.new_zeros(len(x), 6), edge_index)) + out if self.training else out
+
+
+def test_a_model_with_another_forward_in_training_is_trained_whole(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
+) -> None:
+    graph = random_graph()
+    objective = made(users, Deeper, graph, lone_task)
+    step(objective, graph)
+    assert not objective._own.trimming.is_on
