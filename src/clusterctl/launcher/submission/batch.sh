@@ -81,7 +81,8 @@ cctl_with_retries cctl_log_here
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
 printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
 cctl_room=$((${#SLURM_JOB_NODELIST} + 600)) # characters of a record
-cctl_places=                                # JSON fields: which of the job's nodes the ranks do not have
+cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
+cctl_places=                                # JSON fields: the other ones that the job holds
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
 ! cctl_has_spares || cctl_choose_nodes
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
@@ -97,7 +98,7 @@ cctl_put() { # file, content
 cctl_record() { # name, further JSON fields
   local cctl_text
   printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
-    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" \
+    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$cctl_nodes" "$cctl_start" \
     "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_places$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
 }

@@ -19,13 +19,10 @@ cctl_choose_nodes() {
   cctl_room=$((3 * ${#cctl_all} + 60 * (${#cctl_chosen[@]} + ${#cctl_idle[@]} + ${#cctl_left_out[@]}) + 600))
   cctl_use_nodes
 }
-# Programs of the user's own read the job's nodes from Slurm's variables, and so does srun.
-cctl_use_nodes() {
+cctl_use_nodes() { # for the ranks
   local IFS=, cctl_one cctl_node cctl_reason cctl_spare cctl_list=''
   cctl_ranks=$((${#cctl_chosen[@]} * cctl_tasks_on_each))
-  SLURM_JOB_NODELIST="${cctl_chosen[*]}" SLURM_NODELIST="${cctl_chosen[*]}"
-  SLURM_JOB_NUM_NODES=${#cctl_chosen[@]} SLURM_NNODES=${#cctl_chosen[@]}
-  SLURM_NTASKS=$cctl_ranks SLURM_NPROCS=$cctl_ranks SLURM_TASKS_PER_NODE="$cctl_tasks_on_each(x${#cctl_chosen[@]})"
+  cctl_nodes="${cctl_chosen[*]}"
   for cctl_one in "${cctl_left_out[@]}"; do
     IFS=: read -r cctl_node cctl_reason cctl_spare <<<"$cctl_one"
     cctl_list+="${cctl_list:+, }{\"node\": \"$cctl_node\", \"why\": \"$cctl_reason\", \"by\": \"$cctl_spare\"}"
@@ -124,9 +121,10 @@ cctl_find_lost() { # which nodes are missed, of the attempt's and this one
   [ "${#cctl_lost[@]}" -gt 0 ]
 } 2>/dev/null
 cctl_on_chosen_nodes() { # the tasks' srun, which waits for a lost node until Slurm has noticed it, too
-  local cctl_step cctl_watcher cctl_status cctl_list
-  printf -v cctl_list '%s,' "${cctl_chosen[@]}"
-  "$1" --nodelist="${cctl_list%,}" --nodes="${#cctl_chosen[@]}" --ntasks="$cctl_ranks" "${@:2}" &
+  local cctl_step cctl_watcher cctl_status cctl_list cctl_count=${#cctl_chosen[@]}
+  # Programs of the user's own read these variables.
+  SLURM_JOB_NODELIST=$cctl_nodes SLURM_NODELIST=$cctl_nodes SLURM_JOB_NUM_NODES=$cctl_count SLURM_NNODES=$cctl_count \
+    "$1" --nodelist="$cctl_nodes" --nodes="$cctl_count" --ntasks="$cctl_ranks" "${@:2}" &
   cctl_step=$!
   (until cctl_find_lost; do sleep 1; done && kill -KILL "$cctl_step") &
   cctl_watcher=$!
