@@ -126,7 +126,7 @@ cctl_on_chosen_nodes() { # the tasks' srun, which waits for a lost node until Sl
   SLURM_JOB_NODELIST=$cctl_nodes SLURM_NODELIST=$cctl_nodes SLURM_JOB_NUM_NODES=$cctl_count SLURM_NNODES=$cctl_count \
     "$1" --nodelist="$cctl_nodes" --nodes="$cctl_count" --ntasks="$cctl_ranks" "${@:2}" &
   cctl_step=$!
-  (until cctl_find_lost; do sleep 1; done && kill -KILL "$cctl_step") &
+  (until cctl_find_lost; do sleep 0.5; done && kill -KILL "$cctl_step") &
   cctl_watcher=$!
   wait "$cctl_step" 2>/dev/null # bash would report that it was killed
   cctl_status=$?

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _EVERY_SECONDS = 1.0
-SILENT_SECONDS = 4.0  # without a change in the file
+SILENT_SECONDS = 3.0  # without a change in the file
 START_SECONDS = 60.0  # until there is one
 _LOOKS = 2  # that must agree
 _ANSWER_SECONDS = 1.5
