@@ -74,7 +74,10 @@ def test_a_node_that_fails_its_check_is_replaced_before_the_ranks_start(stage: S
     assert done.returncode == 0, done.stderr
     run = RunDir(stage.runs / done.stdout.strip())
     assert len(run.attempts()) == 1
-    assert [stage.log(run, rank).split()[-2:] for rank in (0, 1)] == [["node1", "node1,node3"], ["node3", "node1,node3"]]
+    assert [stage.log(run, rank).split()[-2:] for rank in (0, 1)] == [
+        ["node1", "node1,node3"],
+        ["node3", "node1,node3"],
+    ]
     record = host(run, 0)
     assert (record["nodes"], record["spares"], record["exit_code"]) == ("node1,node3", "", 0)
     assert record["left_out"] == [{"node": "node2", "why": "check", "by": "node3"}]

@@ -674,7 +674,8 @@ cctl_leave_step_out() {
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
-  cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
+  cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] &&
+  "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -820,7 +821,8 @@ cctl_start_again() {
   exec env "${cctl_words[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_succeeds=$cctl_succeeds" \
     "cctl_starts=$cctl_starts" "cctl_fruitless=$cctl_fruitless" \
     "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" \
-    "${cctl_kept[@]}" "cctl_standby_pid=$cctl_standby_pid" ${cctl_standby_name:+"CLUSTERCTL_STANDBY=$cctl_standby_name"} "$BASH" "$0"
+    "cctl_standby_pid=$cctl_standby_pid" ${cctl_standby_name:+"CLUSTERCTL_STANDBY=$cctl_standby_name"} \
+    "${cctl_kept[@]}" "$BASH" "$0"
 }
 cctl_finish() {
   cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&

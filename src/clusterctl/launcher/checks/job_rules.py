@@ -190,7 +190,9 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1
     tasks = max(1, min(wanted, most.cpus))
     cpus = max(1, min(before.cpus_per_task, most.cpus // tasks))
-    after = replace(before, nodes=count - spares, spare_nodes=spares, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus)
+    after = replace(
+        before, nodes=count - spares, spare_nodes=spares, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus
+    )
     after = _with_memory(after, before, most)
     if not _fits(after, nodes):
         return {}

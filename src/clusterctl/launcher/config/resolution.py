@@ -318,9 +318,7 @@ def _of_lost_nodes(job: Job) -> Iterator[Problem]:
     key = ("resources", "spare_nodes") if job.resources.spare_nodes else ("restart", "min_nodes")
     if not job.may_lose_nodes:
         return
-    if job.workload == SCRIPT:
-        yield Problem(key, "not for a batch script of your own, which starts its ranks itself; remove this key")
-    elif not job.restart.limit or job.restart.where != "allocation":
+    if not job.restart.limit or job.restart.where != "allocation":
         yield Problem(key, 'needs restarts in the same job: restart.where "allocation", and a restart.limit')
     if (least := job.restart.min_nodes) is None:
         return

@@ -182,9 +182,12 @@ def _came_before(first: Candidate | None, moment: float | None) -> bool:
 
 def _lost(case: Case) -> Finding | None:
     """A node that the others missed, unless a rank had failed on its own."""
-    if not case.attempt.lost or (case.first and case.first.primary):
-        return None
-    node, *others = case.attempt.lost
+    return lost(case.attempt) if case.attempt.lost and not (case.first and case.first.primary) else None
+
+
+def lost(attempt: AttemptTrace) -> Finding:
+    """The finding about nodes that no longer answer the others."""
+    node, *others = attempt.lost
     facts = [f"neither did {other}" for other in others]
     words = "showed no sign of life, and did not answer when another node connected to it"
     return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts))

@@ -24,7 +24,8 @@ from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import modified_at, read_regular, status_of
+from clusterctl.shared.record.files import modified_at, read_beginning, read_regular, status_of
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal, all_done, asked_for_restart
 from clusterctl.shared.record.vocabulary import score_of
 from clusterctl.shared.spec.values import parse_limit
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.rank_events import Death
     from clusterctl.launcher.observe.run_record import RunRecord, Successor
     from clusterctl.launcher.slurm import QueuedJob
+    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.states import State
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
 _LONGEST_SETUP_LINE = 100
+_MOST_LOST_BYTES = 65536
 _WAS_SPARE = "-"  # instead of the node that has replaced it
 EXIT_NO_COMMAND = 127  # of a shell
 # Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
@@ -86,7 +89,7 @@ class HostRecord:
     `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
     the nodes that failed the check before the ranks started, with the reason. `rank_count`: its ranks, if the job may
     go on with fewer; `left_out`: nodes of the job that they do not have; `lost`: those of the attempt that no longer
-    answered the others. `copied`: somebody copied another
+    answered the others; `script_node`: where the script runs. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
     after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
     the script.
@@ -118,6 +121,7 @@ class HostRecord:
     rank_count: int | None = None
     left_out: tuple[LeftOut, ...] = ()
     lost: tuple[str, ...] = ()
+    script_node: str = ""
     job_state: JobState | None = None
     killed_by: int | None = None
     copied: bool = False
@@ -166,11 +170,23 @@ def read_host(attempt: Attempt) -> HostRecord:
             for one in fields.tables("left_out")
             if (node := one.text("node"))
         ),
-        lost=fields.texts("lost"),
+        lost=fields.texts("lost") if exit_code is not None else _missed(attempt, fields),
+        script_node=fields.text("host"),
         job_state=fields.member("job_state", JobState),
         killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
     )
+
+
+def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:
+    """The nodes of an attempt that no longer answer the others; its script may be on one of them."""
+    if (number := host.whole("guards")) is None:
+        return ()
+    folder = RunDir(attempt.path.parents[1]).attempt(number).guards
+    with suppress(OSError, UnicodeDecodeError):
+        missed = read_beginning(folder / "lost", _MOST_LOST_BYTES).decode().split()
+        return tuple(node for node in host.text("nodes").split(",") if node in missed)
+    return ()
 
 
 def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:

@@ -1,5 +1,5 @@
-# A job that holds spare nodes, or may go on with fewer (launcher/submission/spares.sh of clusterctl), is not ended by Slurm when it
-# loses a node (--no-kill). Each attempt chooses the nodes of its ranks by name; what it knows of them passes to the next.
+# A job that holds spare nodes, or may go on with fewer (launcher/submission/spares.sh of clusterctl), is not ended by Slurm
+# when it loses a node (--no-kill). Each attempt chooses the nodes of its ranks by name; what it knows passes to the next.
 declare +x cctl_nodes_so_far=${cctl_nodes_so_far:-//} # the chosen ones / the spare ones / those left out
 declare +x cctl_guards=${cctl_guards:-} cctl_guard_pid=${cctl_guard_pid:-}
 cctl_lost=() # those of the attempt's nodes that have been lost
@@ -8,7 +8,7 @@ cctl_choose_nodes() {
   IFS=/ read -r cctl_chosen cctl_idle cctl_left_out <<<"$cctl_nodes_so_far"
   read -ra cctl_chosen <<<"$cctl_chosen"
   read -ra cctl_idle <<<"$cctl_idle"
-  read -ra cctl_left_out <<<"$cctl_left_out" # NODE:REASON:SPARE; no spare was left: NODE:REASON:; a spare: NODE:REASON:-
+  read -ra cctl_left_out <<<"$cctl_left_out" # NODE:REASON:SPARE, or nothing instead of it; - if it was a spare one itself
   if [ "${#cctl_chosen[@]}" -eq 0 ]; then # a new start of the job
     mapfile -t cctl_all < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     cctl_chosen=("${cctl_all[@]:0:cctl_wanted_nodes}") cctl_idle=("${cctl_all[@]:cctl_wanted_nodes}")
@@ -27,7 +27,10 @@ cctl_use_nodes() { # for the ranks
     IFS=: read -r cctl_node cctl_reason cctl_spare <<<"$cctl_one"
     cctl_list+="${cctl_list:+, }{\"node\": \"$cctl_node\", \"why\": \"$cctl_reason\", \"by\": \"$cctl_spare\"}"
   done
-  cctl_places=", \"ranks\": $cctl_ranks, \"spares\": \"${cctl_idle[*]}\", \"left_out\": [$cctl_list]"
+  cctl_one=${cctl_guards%/guards}
+  cctl_one=${cctl_one##*/}
+  cctl_places=", \"ranks\": $cctl_ranks, \"guards\": ${cctl_one:-$cctl_number}, \"host\": \"$SLURMD_NODENAME\""
+  cctl_places+=", \"spares\": \"${cctl_idle[*]}\", \"left_out\": [$cctl_list]"
   cctl_reach_nodes
 }
 cctl_reach_nodes() { # from now on, a command for each node is for these
@@ -44,14 +47,16 @@ cctl_replace() { # reason, nodes: by spare ones, as far as there are any
   local cctl_reason=$1 cctl_node cctl_place cctl_stay=()
   shift
   for cctl_node in "${cctl_idle[@]}"; do
-    if cctl_is_among "$cctl_node" "$@"; then cctl_left_out+=("$cctl_node:$cctl_reason:-"); else cctl_stay+=("$cctl_node"); fi
+    if cctl_is_among "$cctl_node" "$@"; then cctl_left_out+=("$cctl_node:$cctl_reason:-")
+    else cctl_stay+=("$cctl_node"); fi
   done
   cctl_idle=("${cctl_stay[@]}")
   for cctl_place in "${!cctl_chosen[@]}"; do
     cctl_node=${cctl_chosen[cctl_place]}
     cctl_is_among "$cctl_node" "$@" || continue
     cctl_left_out+=("$cctl_node:$cctl_reason:${cctl_idle[0]}")
-    if [ "${#cctl_idle[@]}" -eq 0 ]; then unset "cctl_chosen[cctl_place]"; else cctl_chosen[cctl_place]=${cctl_idle[0]}; fi
+    if [ "${#cctl_idle[@]}" -eq 0 ]; then unset "cctl_chosen[cctl_place]"
+    else cctl_chosen[cctl_place]=${cctl_idle[0]}; fi
     cctl_idle=("${cctl_idle[@]:1}")
   done
   cctl_chosen=("${cctl_chosen[@]}")
@@ -104,7 +109,7 @@ cctl_start_guard() {
   ! cctl_is_child "$cctl_guard_pid" || return 0
   cctl_guards=$cctl_attempt/guards
   cctl_with_retries mkdir -p "$cctl_guards" && : >"$cctl_guards/lost" &&
-    printf '%s\n' "${cctl_chosen[@]}" "${cctl_idle[@]}" >"$cctl_guards/nodes" || return
+    cctl_list_nodes >"$cctl_guards/nodes" || return 0 # without them, Slurm notices
   (
     unset CLUSTERCTL_ATTEMPT # it belongs to none of them
     exec srun "${cctl_on_each[@]}" "${cctl_guard[@]}" "$cctl_guards" "$cctl_own_job" "$SLURMD_NODENAME"

@@ -1,4 +1,4 @@
-"""Notices that a node of the job is off, minutes before Slurm does; runs on each node, in a step that outlives the attempts.
+"""Notices that a node of the job is off, minutes before Slurm does. It runs on each node, beside all attempts.
 
     python -I -S .../clusterctl/shared/node/guard.py FOLDER JOB HOST
 
@@ -64,7 +64,8 @@ class Guard:
     _seen: str = ""
     _still: float = 0.0
     _looked: float = 0.0
-    _answered: bool | None = None  # whether the watched node has answered while it was on; None: not asked yet
+    _asked: str = ""  # the node that was last connected to while it was on, and whether it answered
+    _answered: bool | None = None
     _unanswered: int = 0
 
     def look(self) -> bool:
@@ -86,12 +87,12 @@ class Guard:
     def _look_at(self, node: str) -> None:
         now, seen = self.clock(), "".join(_words(self.folder / node))
         if node != self._watched:
-            self._watched, self._seen, self._answered, self._looked = node, "", None, now
+            self._watched, self._seen, self._looked = node, "", now
             self._still = self._unanswered = 0
         if seen and seen != self._seen:
+            if self._seen and self._asked != node:
+                self._asked, self._answered = node, self.answers(node)
             self._seen, self._still, self._unanswered = seen, 0.0, 0
-            if self._answered is None:
-                self._answered = self.answers(node)
         else:  # time in which this process was stopped, or waited for the file system, does not count
             self._still += min(now - self._looked, 3 * _EVERY_SECONDS)
         self._looked = now
@@ -105,10 +106,10 @@ class Guard:
             append(self.folder / "lost", f"{node}\n".encode())
 
     def _end_job(self) -> bool:
-        """End the job, whose script is gone, so that the run goes on in the queue or in its successor; whether it could.
+        """End the job, whose script is gone, so that the run goes on in the queue or in its successor.
 
         Slurm completes the job once it has noticed the loss itself, and a successor waits for that: its dependency is
-        removed. What the lost node still runs leaves as soon as it sees the next attempt.
+        removed. What the lost node still runs leaves as soon as it sees the next attempt. Returns whether Slurm agreed.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         record = read_fields(RunDir(self.folder.parents[2]).successor_json)

@@ -216,8 +216,8 @@ class Restart:
     without_progress: Natural = 3
     """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
     min_nodes: Count | None = None
-    """Go on with as few nodes as this in the same job when a node is lost and no spare is left; your own program must be
-    able to."""
+    """Go on with as few nodes as this in the same job when nodes are lost and no spare is left; your own program must
+    be able to."""
     standby: bool | None = None
     """Keep a process on each node that has imported what the ranks import, and becomes them; by default for tasks
     outside an image that need no GPU."""
