@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.ranks import CORA, run_job
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, alive, wait_until
 
+from clusterctl.launcher.sandbox import marked_processes, node
+from clusterctl.launcher.sandbox.description import Sandbox, current
 from clusterctl.shared.record.files import read_json, read_lines
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Data, Job, RedditTrain
@@ -63,6 +70,7 @@ def wait_for_checkpoint(run: RunDir) -> None:
     wait_until(lambda: list(run.checkpoints.glob("0-*")), 90, "a checkpoint")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_node_that_fails_its_check_is_replaced_before_the_ranks_start(stage: Stage, tmp_path: Path) -> None:
     for number in (1, 3, 4):
@@ -93,4 +101,119 @@ def test_a_node_that_slurm_loses_is_replaced_in_the_same_job(stage: Stage, tmp_p
     assert (first["restarting"], first["nodes"], second["nodes"]) == (True, "node1,node2", "node1,node3")
     assert second["left_out"] == [{"node": "node2", "why": "down", "by": "node3"}]
     assert (second["restart_count"], second["job_id"]) == (0, first["job_id"])
+    assert_undisturbed(run, tmp_path)
+    (said,) = json.loads(stage.call("status", run.id, "--cluster", stage.cluster, "-o", "json").stdout)["runs"]
+    assert (said["node_names"], said["left_out"]) == ("node1,node3", second["left_out"])
+    why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
+    assert "node2 replaced by the spare node node3: Slurm lost it" in why["facts"]
+    assert "node2 replaced by the spare node node3" in stage.call("usage", "--cluster", stage.cluster).stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_without_a_spare_node_left_it_goes_through_the_queue(stage: Stage, tmp_path: Path) -> None:
+    run = stage.submit(stage.write_job("down", TRAINING))
+    wait_for_checkpoint(run)
+    for number, lost in enumerate(("node2", "node3")):
+        stage.slurm("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=off")
+        wait_until(lambda number=number: "exit_code" in host(run, number), 60, "the end of an attempt")
+        wait_until(lambda number=number: number or len(run.attempts()) == 2, 60, "the next one")
+    stage.slurm("scontrol", "update", "NodeName=node[2-3]", "State=RESUME")
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert [host(run, number).get("requeued", False) for number in range(3)] == [False, True, False]
+    assert host(run, 2)["left_out"] == []
+    assert_undisturbed(run, tmp_path)
+
+
+# On a real Slurm that does not notice for five minutes.
+
+
+def nodes_of(stage: Stage) -> Sandbox:
+    found = current(Path(stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox")
+    assert found is not None
+    return found
+
+
+@contextmanager
+def switched_off(stage: Stage, name: str) -> Iterator[None]:
+    sandbox = nodes_of(stage)
+    node.switch_off(sandbox, name)
+    try:
+        yield
+    finally:
+        node.switch_on(sandbox, name)
+        stage.slurm("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
+        stage.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        node.wait_for(sandbox, [name])
+
+
+def first_step(run: RunDir, attempt: int) -> float:
+    """When `attempt` completed a step."""
+
+    def found() -> float | None:
+        lines = read_lines(run.attempt(attempt).metrics)
+        return next((line["time"] for line in lines if "loss" in line), None)
+
+    return float(wait_until(found, 90, f"the first step of attempt {attempt}"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["patient"], indirect=True)
+def test_a_node_that_is_switched_off_costs_seconds_while_slurm_still_believes_in_it(
+    stage: Stage, tmp_path: Path
+) -> None:
+    run = stage.submit(stage.write_job("off", TRAINING))
+    wait_for_checkpoint(run)
+    began, lost = time.time(), host(run, 0)["nodes"].split(",")[1]
+    with switched_off(stage, lost):
+        took = first_step(run, 1) - began
+        assert node.states(nodes_of(stage))[lost].startswith(("mix", "alloc"))
+        stage.wait_for_stage(run, "finished", seconds=120)
+    assert took < 60, "12 s on an idle machine"
+    assert (host(run, 0)["lost"], host(run, 1)["restart_count"]) == ([lost], 0)
+    assert host(run, 0)["job_id"] == host(run, 1)["job_id"]
+    why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
+    assert (why["history"][0]["class"], why["history"][0]["node"]) == ("node-failure", lost)
+    assert why["history"][0]["certainty"] == "certain"
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["patient"], indirect=True)
+def test_the_ranks_of_a_node_that_comes_back_end(stage: Stage, tmp_path: Path) -> None:
+    run = stage.submit(stage.write_job("back", TRAINING))
+    wait_for_checkpoint(run)
+    sandbox, name = nodes_of(stage), host(run, 0)["nodes"].split(",")[1]
+    stopped = [process.pid for process in marked_processes.find(sandbox.path) if process.part == name]
+    stale = [pid for pid in alive(run, 1) if pid in stopped]
+    assert stale
+    node.cut(sandbox, name)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        first_step(run, 1)
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        node.join(sandbox, name)
+    wait_until(lambda: not set(stale) & set(alive(run, 1)), 60, "the stale rank to leave")
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert (host(run, 0)["lost"], len(run.attempts())) == ([name], 2)
+    assert_undisturbed(run, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["patient"], indirect=True)
+def test_a_run_that_loses_the_node_of_its_script_goes_on_in_its_successor(stage: Stage, tmp_path: Path) -> None:
+    run = stage.submit(stage.write_job("host", TRAINING + 'restart.by = "successor"\n'))
+    wait_for_checkpoint(run)
+    wait_until(run.successor_json.exists, 30, "its successor")
+    began, lost = time.time(), host(run, 0)["host"]
+    with switched_off(stage, lost):
+        took = first_step(run, 1) - began
+        stage.wait_for_stage(run, "finished", seconds=120)
+    assert took < 120, "40 s on a busy machine, where Slurm alone would take 400"
+    assert host(run, 0)["job_id"] != host(run, 1)["job_id"]
+    assert "exit_code" not in host(run, 0)
     assert_undisturbed(run, tmp_path)
