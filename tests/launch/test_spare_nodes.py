@@ -80,6 +80,7 @@ def test_a_lost_spare_node_disturbs_nobody_and_is_not_used_later(tmp_path: Path)
     lost_later = f'echo n3 >>"$guards/lost"; {ONE_KILLED} sleep 2; exit 137'
     assert call(host, lost_later, LOSE % "n2") == 137
     assert host.requeues == ["requeue 12"], "there is none left"
+    assert len(host.run.attempts()) == 2
 
 
 def test_without_a_spare_node_left_the_run_goes_through_the_queue(tmp_path: Path) -> None:

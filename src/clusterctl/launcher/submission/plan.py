@@ -172,10 +172,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tracker = (python_of_host, "-E", "-u", str(launcher / "trackers"), str(run.path))
     staging = _staging(resolved, run, library, python) if job.resources.local_code else None
     closing = staging.closing if staging else ()
-    spares, beside = None, _BESIDE
+    spares, beside = None, (*_BESIDE, *(["--no-kill"] * job.may_lose_nodes))  # such a step goes on without a lost node
     if job.may_lose_nodes:
         tasks, least = job.resources.tasks_per_node or 1, job.restart.min_nodes or job.resources.nodes
-        beside = (*_BESIDE, "--no-kill")  # such a step goes on without a lost node
         guard = (*beside, python_of_host, "-I", "-S", str(node / "guard.py"))
         spares = Spares(job.resources.nodes, least, tasks, guard)
     # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.

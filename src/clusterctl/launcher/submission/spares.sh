@@ -5,10 +5,11 @@ declare +x cctl_guards=${cctl_guards:-} cctl_guard_pid=${cctl_guard_pid:-}
 cctl_lost=() # those of the attempt's nodes that have been lost
 cctl_choose_nodes() {
   local cctl_all
-  IFS=/ read -r cctl_chosen cctl_idle cctl_left_out <<<"$cctl_nodes_so_far"
-  read -ra cctl_chosen <<<"$cctl_chosen"
-  read -ra cctl_idle <<<"$cctl_idle"
-  read -ra cctl_left_out <<<"$cctl_left_out" # NODE:REASON:SPARE, or nothing instead of it; - if it was a spare one itself
+  mapfile -d / -t cctl_all < <(printf %s "$cctl_nodes_so_far") # no here-string: it may need room in /tmp
+  read -ra cctl_chosen < <(echo "${cctl_all[0]}")
+  read -ra cctl_idle < <(echo "${cctl_all[1]}")
+  # NODE:REASON:SPARE, or nothing instead of the spare one, or "-" if the node was a spare one itself
+  read -ra cctl_left_out < <(echo "${cctl_all[2]}")
   if [ "${#cctl_chosen[@]}" -eq 0 ]; then # a new start of the job
     mapfile -t cctl_all < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     cctl_chosen=("${cctl_all[@]:0:cctl_wanted_nodes}") cctl_idle=("${cctl_all[@]:cctl_wanted_nodes}")
@@ -24,7 +25,8 @@ cctl_use_nodes() { # for the ranks
   cctl_ranks=$((${#cctl_chosen[@]} * cctl_tasks_on_each))
   cctl_nodes="${cctl_chosen[*]}"
   for cctl_one in "${cctl_left_out[@]}"; do
-    IFS=: read -r cctl_node cctl_reason cctl_spare <<<"$cctl_one"
+    cctl_node=${cctl_one%%:*} cctl_spare=${cctl_one##*:} cctl_reason=${cctl_one#*:}
+    cctl_reason=${cctl_reason%:*}
     cctl_list+="${cctl_list:+, }{\"node\": \"$cctl_node\", \"why\": \"$cctl_reason\", \"by\": \"$cctl_spare\"}"
   done
   cctl_one=${cctl_guards%/guards}
@@ -67,7 +69,7 @@ cctl_enough_nodes() { # if this script's own is lost, others end the job
 }
 cctl_replace_unfit() { # those that failed their check, before any rank has started
   local cctl_all
-  IFS=, read -ra cctl_all <<<"$cctl_unfit"
+  IFS=, read -ra cctl_all < <(echo "$cctl_unfit")
   cctl_replace check "${cctl_all[@]}"
   cctl_enough_nodes || return
   cctl_unfit=''
@@ -78,6 +80,7 @@ cctl_replace_unfit() { # those that failed their check, before any rank has star
 # too few nodes are left.
 cctl_review_nodes() {
   local cctl_node cctl_state cctl_there=() cctl_gone=() cctl_poor=() cctl_good=() cctl_worse=()
+  cctl_replace_lost
   cctl_state=$(cctl_ask 30 scontrol show job "$cctl_own_job")
   [[ ! $cctl_state =~ [[:space:]]NodeList=([^[:space:]]+) ]] ||
     mapfile -t cctl_there < <(scontrol show hostnames "${BASH_REMATCH[1]}")
@@ -125,6 +128,11 @@ cctl_find_lost() { # which nodes are missed, of the attempt's and this one
   done <"$cctl_guards/lost"
   [ "${#cctl_lost[@]}" -gt 0 ]
 } 2>/dev/null
+cctl_replace_lost() { # also a spare one
+  local cctl_all=()
+  mapfile -t cctl_all <"$cctl_guards/lost"
+  cctl_replace lost "${cctl_all[@]}"
+} 2>/dev/null
 cctl_on_chosen_nodes() { # the tasks' srun, which waits for a lost node until Slurm has noticed it, too
   local cctl_step cctl_watcher cctl_status cctl_list cctl_count=${#cctl_chosen[@]}
   # Programs of the user's own read these variables.
@@ -148,7 +156,7 @@ cctl_on_chosen_nodes() { # the tasks' srun, which waits for a lost node until Sl
   if cctl_find_lost; then
     printf -v cctl_list '"%s", ' "${cctl_lost[@]}"
     cctl_loss=", \"lost\": [${cctl_list%, }]"
-    cctl_replace lost "${cctl_lost[@]}"
+    cctl_replace_lost
     cctl_on_each_node 15 "${cctl_ending[@]}" "$((cctl_number + 1))" now # the other ranks wait for the lost ones
   fi
   return "$cctl_status"
