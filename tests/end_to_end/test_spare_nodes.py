@@ -125,6 +125,21 @@ def test_without_a_spare_node_left_it_goes_through_the_queue(stage: Stage, tmp_p
     assert_undisturbed(run, tmp_path)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_with_min_nodes_a_training_goes_on_with_fewer_ranks_in_the_same_job(stage: Stage) -> None:
+    fewer = TRAINING.replace("resources.spare_nodes = 1", "restart.min_nodes = 1")
+    run = stage.submit(
+        stage.write_job("fewer", fewer.replace("train.batch_size = 128", "train.global_batch_size = 256"))
+    )
+    wait_for_checkpoint(run)
+    stage.slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=off")
+    status = stage.wait_for_stage(run, "finished", seconds=120)
+    assert status["left_out"] == [{"node": "node2", "why": "down", "by": ""}]
+    assert (host(run, 1)["ranks"], host(run, 1)["restart_count"]) == (1, 0)
+    assert sorted(losses_of(run)) == list(range(1, 176)), "the same steps as on two nodes"
+
+
 # On a real Slurm that does not notice for five minutes.
 
 
@@ -169,7 +184,7 @@ def test_a_node_that_is_switched_off_costs_seconds_while_slurm_still_believes_in
         took = first_step(run, 1) - began
         assert node.states(nodes_of(stage))[lost].startswith(("mix", "alloc"))
         stage.wait_for_stage(run, "finished", seconds=120)
-    assert took < 60, "12 s on an idle machine"
+    assert took < 120, "15 s on a busy machine, where Slurm alone would take 300 and more"
     assert (host(run, 0)["lost"], host(run, 1)["restart_count"]) == ([lost], 0)
     assert host(run, 0)["job_id"] == host(run, 1)["job_id"]
     why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
@@ -212,9 +227,9 @@ def test_a_run_that_loses_the_node_of_its_script_goes_on_in_its_successor(stage:
     wait_until(run.successor_json.exists, 30, "its successor")
     began, lost = time.time(), host(run, 0)["host"]
     with switched_off(stage, lost):
-        took = first_step(run, 1) - began
-        stage.wait_for_stage(run, "finished", seconds=120)
-    assert took < 120, "40 s on a busy machine, where Slurm alone would take 400"
+        wait_until(lambda: run.attempt(1).host_json.exists(), 90, "the start of its successor")
+        assert host(run, 1)["start"] - began < 120, "23 s on a busy machine, where Slurm alone would take 400"
+        stage.wait_for_stage(run, "finished", seconds=240)
     assert host(run, 0)["job_id"] != host(run, 1)["job_id"]
     assert "exit_code" not in host(run, 0)
     assert_undisturbed(run, tmp_path)
