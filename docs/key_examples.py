@@ -49,6 +49,7 @@ EXAMPLES: dict[str, Any] = {
     "resources.mem_per_cpu": "4G",
     "resources.mem_per_gpu": "64G",
     "resources.nice": 100,
+    "restart.min_nodes": 6,
     "resources.warning": "5m",
     "container.workdir": "/workspace",
     "data.load": "mine:load",

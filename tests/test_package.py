@@ -22,7 +22,7 @@ def test_the_wheel_contains_the_script_templates() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert build["packages"] == ["src/clusterctl"]
     assert "exclude" not in build
-    for name in ("batch.sh", "warm.sh", "hold.sh", "attach.sh"):
+    for name in ("batch.sh", "spares.sh", "warm.sh", "hold.sh", "attach.sh"):
         assert (ROOT / "src" / "clusterctl" / "launcher" / "submission" / name).is_file()
         assert f'part("{name}")' in "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
 

@@ -58,3 +58,11 @@ def test_the_first_submissions_of_a_user_may_be_concurrent(desk: Desk) -> None:
     desk.type(["cancel", "--yes", *runs])
     jobs = {json.loads((desk.runs / run / "submission.json").read_text())["job_id"] for run in runs}
     assert len(jobs) == 5
+
+
+def test_a_dry_run_shows_what_spare_nodes_cost(desk: Desk) -> None:
+    desk.write("job.toml", COMMAND + '[resources]\nnodes = 4\ntime = "12h"\n')
+    _, script, err = desk.type("submit ./job.toml --dry-run --set resources.spare_nodes=2")
+    assert "2 spare nodes held idle beside 4 nodes: up to 24 node hours for each job\n" in err
+    assert "#SBATCH --nodes=6\n" in script
+    assert "idle" not in desk.type("submit ./job.toml --dry-run")[2]

@@ -77,3 +77,22 @@ def test_a_run_removed_in_the_meantime_does_not_count(
 def test_without_any_hours_it_prints_a_message(desk: Desk, runs: list[RunDir]) -> None:
     assert desk.type("usage --since 1h") == (0, "", "no runs in this time\n")
     assert desk.type("usage --since 1h -o csv")[1].count("\n") == 1
+
+
+def test_spare_nodes_count_as_held_and_the_replaced_ones_are_named(
+    desk: Desk, fabricate: Callable[..., RunDir]
+) -> None:
+    left_out = [{"node": "node2", "why": "lost", "by": "node5"}]
+    host = {"start": START, "end": START + 3600, "exit_code": 0, "signal": "", "ranks": 4, "left_out": left_out}
+    run = fabricate("cora-20260202-000000-aaaa", {"attempts/0/host.json": host}, created=START - 5)
+    record = read_json(run.run_json)
+    record["job"]["resources"] |= {"nodes": 4, "spare_nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8}
+    write_json(run.run_json, record)
+    code, out, _ = desk.type("usage --by job")
+    title, row, line = out.splitlines()
+    assert (code, title.split(), row.split()) == (
+        0,
+        ["JOB", "RUNS", "CPU-HOURS", "SPARE"],
+        ["cora", "1", "40.0", "20%"],
+    )
+    assert line == f"{run.id}: node2 replaced by the spare node node5: it did not answer"

@@ -53,6 +53,24 @@ def test_the_habits_of_a_program_are_for_a_program() -> None:
         assert keys(wrong) == ["restart.at_limit"]
 
 
+def test_nodes_can_only_be_replaced_where_ranks_start_again_in_their_job() -> None:
+    holding = Resources(nodes=4, spare_nodes=1)
+    assert keys(Job(**GOOD, resources=holding)) == []
+    for restart in (Restart(limit=0), Restart(where="queue")):
+        assert keys(Job(**GOOD, resources=holding, restart=restart)) == ["resources.spare_nodes"]
+        fewer = replace(restart, min_nodes=3)
+        assert keys(Job(**GOOD, resources=Resources(nodes=4), restart=fewer)) == ["restart.min_nodes"]
+
+
+def test_fewer_nodes_must_not_change_the_training() -> None:
+    program = Job(**GOOD, resources=Resources(nodes=4), restart=Restart(min_nodes=3))
+    assert keys(program) == [], "the key says that the program can"
+    training = replace(program, workload="reddit", argv=(), train=RedditTrain(batch_size=128))
+    assert keys(training) == ["restart.min_nodes"]
+    assert keys(replace(training, train=RedditTrain(global_batch_size=512))) == []
+    assert keys(replace(program, resources=Resources(nodes=3))) == ["restart.min_nodes"]
+
+
 def test_all_contradictions_are_reported_together() -> None:
     job = Job(
         name="x",

@@ -1411,3 +1411,33 @@ def test_a_resume_does_not_change_why_an_attempt_ended(
     assert past == found
     if not begun and now is State.CANCELLED:
         assert judge(resumed).headline.cause.startswith("cancelled by eve@n1 ")
+
+
+# A node that no longer answers the others
+
+
+def test_a_node_that_the_others_missed_is_the_cause() -> None:
+    gone = rank(2, exit_code=None, ended=None)
+    found = cause_of(trace(attempt(echoing(0), gone, exit_code=137, lost=("node2", "node4"))))
+    assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
+    assert "neither did node4" in found.facts
+
+
+def test_a_rank_that_failed_on_its_own_is_the_cause_even_if_a_node_was_lost_then() -> None:
+    found = cause_of(trace(attempt(rank(0, **failed("no such label")), exit_code=137, lost=("node2",))))
+    assert (found.cause_class, found.rank) == (Cause.USER, 0)
+
+
+def test_lost_connections_alone_name_no_node() -> None:
+    gone = rank(2, exit_code=None, ended=None)
+    assert cause_of(trace(attempt(echoing(0), gone, exit_code=137))).certainty != "certain"
+
+
+@pytest.mark.parametrize(
+    ("script_node", "words"), [("node1", "starts the ranks again"), ("node2", "others end the job")]
+)
+def test_while_it_is_being_replaced_the_lost_node_is_named(script_node: str, words: str) -> None:
+    seen = attempt(rank(0), rank(2), exit_code=None, end=None, lost=("node2",), script_node=script_node)
+    found = cause_of(trace(seen, state=State.TRAINING))
+    assert (found.cause_class, found.node) == (Cause.NODE, "node2")
+    assert words in found.facts[0]

@@ -149,7 +149,7 @@ def test_a_step_can_be_started_from_outside_its_job(cluster):
     )
     assert one == "node2\n"
     assert (
-        "takes exactly one of the job's nodes"
+        "takes as many of the job's nodes as the step has"
         in cluster.run("srun", f"--jobid={job}", "-N1", "-n1", "-w", "x", "true").stderr
     )
     cluster.call("scancel", job)

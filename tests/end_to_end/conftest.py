@@ -57,16 +57,14 @@ def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     project.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "SLURM_"))}
     environment |= {"XDG_STATE_HOME": str(tmp_path / "state")}
-    if back_end in ("sandbox", "contained"):
+    if back_end in ("sandbox", "contained", "patient"):
         environment |= request.getfixturevalue(back_end).environment
     environment |= {
         "CLUSTERCTL_RUNS": str(tmp_path / "runs"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "NO_COLOR": "1",
     }
-    with ending(
-        Stage({"emulator": "local", "contained": "sandbox"}.get(back_end, back_end), project, environment)
-    ) as stage:
+    with ending(Stage("local" if back_end == "emulator" else "sandbox", project, environment)) as stage:
         yield stage
 
 
@@ -79,6 +77,18 @@ def contained() -> Iterator[RunningSandbox]:
         pytest.skip(error.message)
     with sandbox_in_a_folder_of_its_own() as room:
         lifecycle.up(room.folder, SandboxRequest(nodes=2, kill_wait=5, cgroups=True))
+        yield room
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[RunningSandbox]:
+    """A Slurm that waits for a silent node for five minutes, as by default; the session's own one for ten seconds."""
+    with sandbox_in_a_folder_of_its_own() as room:
+        lifecycle.up(room.folder, SandboxRequest(nodes=4, kill_wait=5))
+        conf = room.folder / "etc" / "slurm.conf"
+        conf.write_text(conf.read_text().replace("SlurmdTimeout=10\n", "SlurmdTimeout=300\n"))
+        room.call("scontrol", "reconfigure")
+        assert "= 300 sec" in room.call("scontrol", "show", "config").partition("SlurmdTimeout")[2].splitlines()[0]
         yield room
 
 

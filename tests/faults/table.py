@@ -283,6 +283,7 @@ def _largest(folder: Path) -> Path:
 
 TRAININGS = tuple(workload for workload in WORKLOADS if workload != "command")
 _WHY = "tests/end_to_end/test_why.py"
+_SPARE_NODES = "tests/end_to_end/test_spare_nodes.py"
 _NODE_CHECK = "tests/end_to_end/test_node_check.py"
 FAULTS = (
     Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
@@ -342,6 +343,24 @@ FAULTS = (
         inflict=cut_and_join,
         cause=Cause.NODE,
         own_nodes=3,
+    ),
+    Fault(
+        name="spare",
+        words="a node powered off, with `resources.spare_nodes`",
+        cause=Cause.NODE,
+        tests=_SPARE_NODES,
+    ),
+    Fault(
+        name="frozen",
+        words="a node frozen, cut off and back later, with `resources.spare_nodes`",
+        cause=Cause.NODE,
+        tests=_SPARE_NODES,
+    ),
+    Fault(
+        name="script-node",
+        words="the node of the batch script powered off, with `resources.spare_nodes` and a successor",
+        cause=Cause.NODE,
+        tests=_SPARE_NODES,
     ),
     Fault(
         name="unfit",

@@ -15,7 +15,7 @@ from clusterctl.launcher.submission.script import STAGED, part, render
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
-from clusterctl.shared.spec.job import NodeCheck
+from clusterctl.shared.spec.job import NodeCheck, Restart
 from clusterctl.shared.spec.values import GpuCount
 
 GENERATED = Path(__file__).parent / "golden" / "generated"  # test_warm.py has a complete script
@@ -58,6 +58,12 @@ STAGED_JOB = replace(
     container=Container(),
     setup=("source '/shared/my env/bin/activate'", 'source "/shared/conda/bin/activate" third', "module load cuda"),
 )
+SPARES_JOB = replace(
+    HOST_JOB,
+    resources=replace(HOST_JOB.resources, spare_nodes=1),
+    restart=Restart(min_nodes=1),
+    train=RedditTrain(global_batch_size=1024),
+)
 CHECKED_JOB = replace(HOST_JOB, node_check=NodeCheck(enabled=True))
 CONTAINER_CLUSTER = Cluster(
     name="site",
@@ -87,14 +93,15 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
             replace(HOST_JOB, node_check=NodeCheck(enabled=True)),
             Cluster(name="site", local_scratch="$TMPDIR"),
         ),
+        ("spares", SPARES_JOB, Cluster(name="site")),
         ("staged", STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch="/local/scratch")),
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )
 def test_the_generated_part_matches_the_golden_file(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
     text = render(plan(job, cluster))
-    for fixed in ("shell.sh", "work.sh", "setup.sh", "successor.sh", "batch.sh"):
-        assert text.count(part(fixed)) == 1
+    for fixed in ("shell.sh", "spares.sh", "work.sh", "setup.sh", "successor.sh", "batch.sh"):
+        assert text.count(part(fixed)) == (fixed != "spares.sh" or job.may_lose_nodes)
         text = text.replace(part(fixed), f"# {fixed}\n")
     path = GENERATED / f"{name}.sh"
     if update_golden:
@@ -117,7 +124,7 @@ def test_an_expedited_requeue_is_passed_to_slurm() -> None:
     assert planned.restarts == job.restart.limit
 
 
-@pytest.mark.parametrize("job", [HOST_JOB, CONTAINER_JOB])
+@pytest.mark.parametrize("job", [HOST_JOB, CONTAINER_JOB, SPARES_JOB])
 def test_bash_accepts_the_script(job: Job) -> None:
     checked = subprocess.run(["bash", "-n"], input=render(plan(job, CONTAINER_CLUSTER)).encode(), capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, b"")

@@ -61,6 +61,17 @@ def test_a_warm_run_cannot_local_code() -> None:
         script(RunDir(Path("/runs/x-20260102-030405-abcd")), job)
 
 
+@pytest.mark.parametrize(
+    ("resources", "restart", "key"), [({"spare_nodes": 1}, {}, "spare_nodes"), ({}, {"min_nodes": 1}, "min_nodes")]
+)
+def test_an_allocation_has_no_spare_nodes(resources: dict[str, int], restart: dict[str, int], key: str) -> None:
+    job = replace(PLAIN, resources=replace(PLAIN.resources, **resources), restart=replace(PLAIN.restart, **restart))
+    with pytest.raises(UsageError, match=key):
+        script(RunDir(Path("/runs/x-20260102-030405-abcd")), job)
+    with pytest.raises(UsageError, match=key):
+        render_holder(Resolved(job, CLUSTER, {}, Path("/jobs/x.toml")), Path("/runs/.warm"))
+
+
 def test_the_holder_matches_the_golden_file(update_golden: bool) -> None:
     text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), Path("/runs/.warm"))
     path = GOLDEN / "holder.sh"

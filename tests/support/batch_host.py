@@ -37,6 +37,7 @@ class Host:
         cluster: Cluster = CLUSTER,
         container: Container = NO_CONTAINER,
         restart: Restart = Restart(where="queue", by="requeue"),  # noqa: B008 - it cannot change
+        spare_nodes: int = 0,
     ) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         self.run.attempts_folder.mkdir(parents=True)
@@ -49,7 +50,9 @@ class Host:
             name="x",
             workload="command",
             argv=("true",),
-            resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
+            resources=Resources(
+                nodes=nodes, spare_nodes=spare_nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0
+            ),
             container=container,
             restart=restart,
             train=CommandTrain(),
@@ -87,6 +90,7 @@ class Host:
             "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
             "SLURM_JOB_ID": self.job,
             "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURMD_NODENAME": "n1",
             "SLURM_RESTART_COUNT": str(restarts),
         }
         return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE, cwd=self.run.path)

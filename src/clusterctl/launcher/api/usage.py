@@ -40,6 +40,7 @@ class UsageReport:
     by: str
     rows: tuple[UsageRow, ...]
     total: UsageRow
+    left_out: tuple[str, ...] = ()  # the nodes that spare ones have replaced, one line for each run
     problems: tuple[ClusterctlError, ...] = ()
 
 
@@ -58,7 +59,9 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
         with suppress(FileNotFoundError):  # the run is being removed
             stretches += stretches_of(status, found.as_of, first)
     total = row_of("total", within(stretches, first))
-    return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, found.problems)
+    last = {stretch.run: stretch.left_out for stretch in sorted(stretches, key=lambda one: one.start)}
+    lines = tuple(f"{run}: {'; '.join(left_out)}" for run, left_out in last.items() if left_out)
+    return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, lines, found.problems)
 
 
 # Resource usage from run directories: GPU-hours and CPU-hours, their utilization, and repeated steps.
@@ -75,7 +78,8 @@ class Stretch:
 
     `gpus` and `cpus` are the totals requested on all nodes, `gpu_busy` and `cpu_busy` the shares in use (None: not
     measured), `repeated` the share of time whose steps a later attempt repeated, `restarting` the one before the first
-    step of an attempt that went on from another.
+    step of an attempt that went on from another, `spare` the share of the nodes that were held without being used.
+    `left_out` are those that were replaced, in words.
     """
 
     run: str
@@ -90,6 +94,8 @@ class Stretch:
     cpu_busy: float | None = None
     repeated: float = 0.0
     restarting: float = 0.0
+    spare: float = 0.0
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class UsageRow:
     cpu_busy: float | None
     repeated: float | None
     restarting: float | None
+    spare: float | None = None
 
 
 def week_of(moment: float) -> str:
@@ -162,6 +169,7 @@ def row_of(name: str, stretches: Iterable[Stretch]) -> UsageRow:
         _mean((stretch.cpu_busy, _hours(stretch) * stretch.cpus) for stretch in found),
         _mean((stretch.repeated, _hours(stretch) * stretch.nodes) for stretch in found),
         _mean((stretch.restarting, _hours(stretch) * stretch.nodes) for stretch in found),
+        _mean((stretch.spare, _hours(stretch) * stretch.nodes) for stretch in found),
     )
 
 
@@ -196,13 +204,15 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
             job=record.job.name,
             start=start,
             end=end,
-            nodes=resources.nodes,
-            gpus=resources.nodes * (resources.gpus_per_node or 0),
-            cpus=resources.nodes * tasks * resources.cpus_per_task,
+            nodes=resources.held_nodes,
+            gpus=resources.held_nodes * (resources.gpus_per_node or 0),
+            cpus=resources.held_nodes * tasks * resources.cpus_per_task,
             gpu_busy=gpu_busy,
             cpu_busy=cpu_busy,
             repeated=_share_of_steps(attempt, repeated, end - start),
             restarting=_share_before_steps(attempt, start, end) if evidence.number else 0.0,
+            spare=1 - (evidence.rank_count or resources.nodes * tasks) / (resources.held_nodes * tasks),
+            left_out=tuple(map(str, evidence.left_out)),
         )
 
 

@@ -133,7 +133,7 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types:
     resources = resolved.job.resources
     if _fits(resources, nodes):
         return None
-    size, count = _size(resources), resources.nodes
+    size, count = _size(resources), resources.held_nodes
     fewer = len(nodes) < count
     least = min(count, len(nodes))
     enough = {name: sum(getattr(node, name) >= getattr(size, name) for node in nodes) for name in NodeSize._fields}
@@ -164,7 +164,7 @@ def _size(resources: Resources) -> NodeSize:
 
 def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
     size = _size(resources)
-    return sum(all(map(int.__ge__, node, size)) for node in nodes) >= resources.nodes
+    return sum(all(map(int.__ge__, node, size)) for node in nodes) >= resources.held_nodes
 
 
 def _in_words(names: Sequence[str], size: NodeSize, gpu_type: str) -> str:
@@ -183,7 +183,8 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     before = resolved.job.resources
     if not nodes:
         return {}
-    size, count = _size(before), min(before.nodes, len(nodes))
+    spares = min(before.spare_nodes, len(nodes) - 1)
+    size, count = _size(before), min(before.held_nodes, len(nodes))
     usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
     most = NodeSize(*map(min, zip(*usable, strict=True)))
     follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
@@ -192,7 +193,9 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1
     tasks = max(1, min(wanted, most.cpus))
     cpus = max(1, min(before.cpus_per_task, most.cpus // tasks))
-    after = replace(before, nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus)
+    after = replace(
+        before, nodes=count - spares, spare_nodes=spares, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus
+    )
     after = _with_memory(after, before, most)
     if not _fits(after, nodes):
         return {}

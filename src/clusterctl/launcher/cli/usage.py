@@ -22,8 +22,8 @@ from clusterctl.launcher.cli.options import cluster_option, echo_json, warn_of
 def usage(output: str, **wanted: Any) -> None:
     """Show the GPU-hours and CPU-hours of all attempts of the runs in the runs folder, and GPU and CPU utilization.
 
-    REPEATED is the share of time spent repeating steps lost in a failure or restart. The hours count requested
-    resources and are read from the run directories: removed runs and other jobs are not included.
+    REPEATED is the share of time spent repeating steps lost in a failure or restart, SPARE that of spare nodes. The
+    hours count requested resources and are read from the run directories: removed runs and other jobs are not included.
 
     \b
     Examples:

@@ -24,6 +24,7 @@ from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
 from clusterctl.shared.spec.records import RENAMED, InvalidRecord, Problem, alternatives, fields_of, with_new_names
+from clusterctl.shared.spec.train import LoopTrain
 from clusterctl.shared.spec.values import NO_GPUS
 
 if TYPE_CHECKING:
@@ -274,6 +275,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         if name.startswith(RESERVED_PREFIXES):
             key = ("env", name) if name in job.env else ("notify", "url_variable")
             yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
+    yield from _of_lost_nodes(job)
     yield from _of_restarts(job)
     if resources.warning and resources.warning >= resources.time:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
@@ -319,6 +321,21 @@ def _no_standby(job: Job) -> str | None:
     if not job.restart.limit or job.restart.where != "allocation":
         return 'needs restarts on the same nodes: restart.where "allocation", and a restart.limit'
     return None
+
+
+def _of_lost_nodes(job: Job) -> Iterator[Problem]:
+    key = ("resources", "spare_nodes") if job.resources.spare_nodes else ("restart", "min_nodes")
+    if not job.may_lose_nodes:
+        return
+    if not job.restart.limit or job.restart.where != "allocation":
+        yield Problem(key, 'needs restarts in the same job: restart.where "allocation", and a restart.limit')
+    if (least := job.restart.min_nodes) is None:
+        return
+    if least >= job.resources.nodes:
+        yield Problem(("restart", "min_nodes"), f"must be less than the {job.resources.nodes} of resources.nodes")
+    if isinstance(job.train, LoopTrain) and not job.train.global_batch_size:
+        message = "needs train.global_batch_size: with train.batch_size, fewer nodes would change the training"
+        yield Problem(("restart", "min_nodes"), message)
 
 
 def _of_restarts(job: Job) -> Iterator[Problem]:

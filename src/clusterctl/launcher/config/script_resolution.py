@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # What applies to a batch script; it brings everything else itself.
 _OF_SCRIPTS = ("env", "name", "notify", "resources", "see_ranks", "track")
-_NOT_OF_SCRIPTS = ("allocator", "local_code", "warning")
+_NOT_OF_SCRIPTS = ("allocator", "local_code", "spare_nodes", "warning")
 # Options of which one is enough for sbatch to know what the cluster file would fill in.
 _FILLED_IN = ("partition", "account", "qos")
 

@@ -180,6 +180,19 @@ def _came_before(first: Candidate | None, moment: float | None) -> bool:
     return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
+def _lost(case: Case) -> Finding | None:
+    """A node that the others missed, unless a rank had failed on its own."""
+    return lost(case.attempt) if case.attempt.lost and not (case.first and case.first.primary) else None
+
+
+def lost(attempt: AttemptTrace) -> Finding:
+    """The finding about nodes that no longer answer the others."""
+    node, *others = attempt.lost
+    facts = [f"neither did {other}" for other in others]
+    words = "showed no sign of life, and did not answer when another node connected to it"
+    return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts))
+
+
 def _before_the_ranks(case: Case) -> Finding | None:
     """What the batch script recorded instead of starting its ranks."""
     attempt = case.attempt
@@ -372,6 +385,7 @@ def _unexplained(case: Case) -> Finding:
 RULES = (
     Rule(Evidence.RECORDED, _stuck),
     Rule(Evidence.RECORDED, _from_outside),
+    Rule(Evidence.RECORDED, _lost),
     Rule(Evidence.RECORDED, _before_the_ranks),
     Rule(Evidence.RECORDED, _full_disk),
     Rule(Evidence.RECORDED, _before_any_rank),

@@ -8,6 +8,7 @@ from statistics import median_low
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.diagnosis.failure import lost
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, Finding
 from clusterctl.launcher.diagnosis.hangs import (
     DID_NOTHING,
@@ -53,6 +54,11 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         flaws.append(f"{imports} from the shared file system, which is slower; {node}: {problem}")
     if problem := trace.status.no_successor:
         flaws.append(f"no job could be queued to go on in when this one ends (then: clusterctl resume): {problem}")
+    if attempt.lost:
+        then = "its batch script starts the ranks again without it"
+        if attempt.script_node in attempt.lost:
+            then = "its batch script was there: the others end the job, and the run goes on once Slurm has noticed, too"
+        return (replace(lost(attempt), attempt=attempt.number, facts=(then, *flaws)),)
     if not beats:
         words = f"{trace.status.state}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=tuple(flaws)),)

@@ -285,7 +285,8 @@ class _Look:
             self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
         lines = self.lines(attempt.host_log, log_lines(attempt.host_log, head=True), must_exist=True)
         alarm, reported = map(read_alarm, (attempt.hang_json, attempt.hang_report_json))
-        tasks, died = self.status.record.job.resources.nodes * self.status.record.tasks_per_node, deaths(lines)
+        record, died = self.status.record, deaths(lines)
+        tasks = host.rank_count or record.job.resources.nodes * record.tasks_per_node
         own, logs = attempt.event_files(), attempt.log_files("err")
         named = None
         if self.most_ranks is not None and self.most_ranks < tasks:

@@ -115,18 +115,20 @@ def show_images(console: Console, images: Sequence[Image], now: float) -> None:
 # The table of GPU-hours and CPU-hours.
 
 
-_USAGE_NUMBERS = ("RUNS", "GPU-HOURS", "GPU BUSY", "CPU-HOURS", "CPU BUSY", "REPEATED", "RESTARTS")
+_USAGE_NUMBERS = ("RUNS", "GPU-HOURS", "GPU BUSY", "CPU-HOURS", "CPU BUSY", "REPEATED", "RESTARTS", "SPARE")
 
 
 def show_usage(console: Console, found: UsageReport) -> None:
     """Print one line per user, job or week, and their total if there are several."""
     rows = []
     for row in [*found.rows, found.total] if len(found.rows) > 1 else found.rows:
-        shares = (row.gpu_busy, row.cpu_busy, row.repeated or None, row.restarting or None)
+        shares = (row.gpu_busy, row.cpu_busy, row.repeated or None, row.restarting or None, row.spare or None)
         gpu_busy, cpu_busy, *lost = ("" if share is None else f"{share:.0%}" for share in shares)
         gpu_hours = f"{row.gpu_hours:,.1f}" if row.gpu_hours else ""
         rows.append((row.name, f"{row.runs:,}", gpu_hours, gpu_busy, f"{row.cpu_hours:,.1f}", cpu_busy, *lost))
     show_columns(console, (found.by.upper(), *_USAGE_NUMBERS), rows, _USAGE_NUMBERS)
+    for line in found.left_out:
+        console.print(Text(plain(line)))
 
 
 # The runs of several clusters, one table per cluster.

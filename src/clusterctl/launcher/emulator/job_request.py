@@ -84,12 +84,12 @@ class Options:
 _EFFECTIVE = """
     job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c gpus-per-node= gres= exclusive? time=/t signal=
     chdir=/D output=/o error=/e open-mode= requeue no-requeue hold/H parsable test-only partition=/p comment=
-    dependency=/d kill-on-invalid-dep= array=/a
+    dependency=/d kill-on-invalid-dep= array=/a no-kill?/k
 """
 _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
     mail-user= mail-type= gpu-bind= export= quiet/Q verbose/v input=/i distribution=/m overcommit/O hint=
-    threads-per-core= mem-bind= get-user-env? no-kill?/k
+    threads-per-core= mem-bind= get-user-env?
 """
 _UNSUPPORTED = """
     begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G wrap= clusters=/M
@@ -142,6 +142,7 @@ class JobRequest(NamedTuple):
     kill_on_invalid_dependency: bool = False
     gpu_type: str = ""  # empty: any
     array: str = ""  # the argument of --array
+    no_kill: bool = False  # it goes on when it loses a node
 
     @property
     def tier(self) -> int:
@@ -216,6 +217,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         kill_on_invalid_dependency=kill_on_invalid == "yes",
         arguments=arguments,
         array=options.get("array", ""),
+        no_kill=options.get("no-kill", "off") != "off",
     )
 
 

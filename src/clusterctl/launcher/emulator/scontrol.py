@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.emulator import dependencies, jobs
 from clusterctl.launcher.emulator.output import expand, shown_time, symbols, user_name
 from clusterctl.launcher.emulator.stand_in import VERSION
-from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
+from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name, node_names
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec.values import slurm_time
 
@@ -32,7 +32,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         case ["show", "config"]:
             print(f"MaxArraySize            = {jobs.MAX_ARRAY_SIZE}")
         case ["show", "hostnames" | "hostname", names]:
-            print("\n".join(_expand(names)))
+            print("\n".join(node_names(names)))
         case ["show", "job" | "jobs", job_id]:
             for job in jobs.chosen(machine, job_id):
                 _show_job(job)
@@ -44,7 +44,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
             if set(values) == {"jobid", "arraytaskthrottle"} and values["arraytaskthrottle"].isdecimal():
                 return _ask(machine, [values["jobid"]], "throttle", values["arraytaskthrottle"])
             if values.keys() == {"jobid", "excnodelist"}:
-                nodes = [str(_number(machine, name)) for name in _expand(values["excnodelist"])]
+                nodes = [str(_number(machine, name)) for name in node_names(values["excnodelist"])]
                 return _ask(machine, [values["jobid"]], "exclude", *nodes)
             if values.keys() == {"jobid", "dependency"}:
                 dependencies.parse(values["dependency"])  # raises
@@ -79,7 +79,7 @@ def _update_node(machine: Machine, values: dict[str, str]) -> None:
     if state not in ("down", "resume", "idle") or "nodename" not in values:
         updatable = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle, Dependency and ExcNodeList"
         raise SlurmError(f"the emulator updates only {updatable}")
-    for name in _expand(values["nodename"]):
+    for name in node_names(values["nodename"]):
         node = _number(machine, name)
         marker = machine.down_marker(node)
         if state == "down":
@@ -137,13 +137,3 @@ def _number(machine: Machine, name: str) -> int:
     if not found or int(found[1]) > machine.nodes:
         raise SlurmError(f"Invalid node name specified: {name}")
     return int(found[1])
-
-
-def _expand(names: str) -> list[str]:
-    """node1,node[3-5,7] -> node1, node3, node4, node5, node7"""
-    found = []
-    for prefix, ranges, plain in re.findall(r"([^,\[\]]+)\[([\d,-]+)\]|([^,\[\]]+)", names):
-        for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
-            found += [f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)]
-        found += [plain] * bool(plain)
-    return found

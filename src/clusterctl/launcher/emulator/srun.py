@@ -22,7 +22,7 @@ from clusterctl.launcher.emulator.job_request import Options, count, spread
 from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
 from clusterctl.launcher.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
-from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name
+from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name, node_names
 from clusterctl.shared.errors import SlurmError
 
 _EFFECTIVE = """
@@ -157,9 +157,11 @@ class EmulatedStep:
             raise SlurmError(f"Unable to create step for job {self.job.id}: More processors requested than permitted")
         held = list(self.record.nodes)
         if "nodelist" in self.options:
-            named = [node for node in held if node_name(node) == self.options["nodelist"]]
-            if len(named) != len(counts):
-                raise SlurmError(f"the emulator takes exactly one of the job's nodes: {self.options['nodelist']}")
+            wanted = node_names(self.options["nodelist"])
+            named = [node for node in held if node_name(node) in wanted]
+            if not len(named) == len(wanted) == len(counts):
+                words = self.options["nodelist"]
+                raise SlurmError(f"the emulator takes as many of the job's nodes as the step has: {words}")
             return named, counts
         return held[: len(counts)], counts
 

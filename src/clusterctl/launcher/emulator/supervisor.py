@@ -214,6 +214,12 @@ class Supervisor:
 
     def _lose_node(self, node: int) -> None:
         """Like a power failure: nothing there can exit cleanly. srun and the batch script run on the first node."""
+        if self.request.no_kill and node != self.record.nodes[0]:
+            left = [place for place, held in enumerate(self.record.nodes) if held != node]
+            nodes, gpus = ([held[place] for place in left] for held in (self.record.nodes, self.record.gpus))
+            self._signal(signal.SIGKILL, steps=True, batch=False, node=str(node))
+            self._note(nodes=nodes, gpus=gpus)
+            return
         if node == self.record.nodes[0]:
             self._kill(self._processes())
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,6 +58,16 @@ def node_list(nodes: Sequence[int]) -> str:
     if len(nodes) == 1:
         return node_name(nodes[0])
     return f"node[{ranges(nodes)}]" if nodes else ""
+
+
+def node_names(nodes: str) -> list[str]:
+    """node1,node[3-5,7] -> node1, node3, node4, node5, node7"""
+    found = []
+    for prefix, numbers, plain in re.findall(r"([^,\[\]]+)\[([\d,-]+)\]|([^,\[\]]+)", nodes):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers):
+            found += [f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)]
+        found += [plain] * bool(plain)
+    return found
 
 
 def per_node(counts: Iterable[int]) -> str:

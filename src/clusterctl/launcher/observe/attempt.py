@@ -24,7 +24,8 @@ from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import modified_at, read_regular, status_of
+from clusterctl.shared.record.files import modified_at, read_beginning, read_regular, status_of
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal, all_done, asked_for_restart
 from clusterctl.shared.record.vocabulary import score_of
 from clusterctl.shared.spec.values import parse_limit
@@ -36,15 +37,36 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.rank_events import Death
     from clusterctl.launcher.observe.run_record import RunRecord, Successor
     from clusterctl.launcher.slurm import QueuedJob
+    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.states import State
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
 _LONGEST_SETUP_LINE = 100
+_MOST_LOST_BYTES = 65536
+_WAS_SPARE = "-"  # instead of the node that has replaced it
 EXIT_NO_COMMAND = 127  # of a shell
 # Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
+
+
+class LeftOut(NamedTuple):
+    """A node of the job that its ranks do not have: the spare one that it was replaced by, if any.
+
+    `why` is "lost" (the guards noticed, `shared/node/guard.py`), "down" (Slurm did), "drained" or "check".
+    """
+
+    node: str
+    why: str
+    by: str
+
+    def __str__(self) -> str:
+        reasons = {"lost": "it did not answer", "down": "Slurm lost it", "check": "it failed its check"}
+        why = reasons.get(self.why, f"it was {self.why}")
+        if self.by == _WAS_SPARE:
+            return f"the spare node {self.node} was left out: {why}"
+        return f"{self.node} replaced by the spare node {self.by}: {why}" if self.by else f"without {self.node}: {why}"
 
 
 class SetupFlaw(NamedTuple):
@@ -65,7 +87,9 @@ class HostRecord:
     job. `refused` is why the script did not try although a restart was needed. `limit` is the job's time limit in
     Slurm at that time, which an administrator may have changed, in seconds. `disk_full`: it could not write;
     `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
-    the nodes that failed the check before the ranks started, with the reason. `copied`: somebody copied another
+    the nodes that failed the check before the ranks started, with the reason. `rank_count`: its ranks, if the job may
+    go on with fewer; `left_out`: nodes of the job that they do not have; `lost`: those of the attempt that no longer
+    answered the others; `script_node`: where the script runs. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
     after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
     the script.
@@ -94,6 +118,10 @@ class HostRecord:
     setup_ended: int | None = None
     problem: str = ""
     unfit: Mapping[str, str] = field(default_factory=dict)
+    rank_count: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    lost: tuple[str, ...] = ()
+    script_node: str = ""
     job_state: JobState | None = None
     killed_by: int | None = None
     copied: bool = False
@@ -136,10 +164,29 @@ def read_host(attempt: Attempt) -> HostRecord:
         setup_ended=fields.whole("setup_ended"),
         problem=fields.problem,
         unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
+        rank_count=fields.whole("ranks"),
+        left_out=tuple(
+            LeftOut(node, one.text("why"), one.text("by"))
+            for one in fields.tables("left_out")
+            if (node := one.text("node"))
+        ),
+        lost=fields.texts("lost") if exit_code is not None else _missed(attempt, fields),
+        script_node=fields.text("host"),
         job_state=fields.member("job_state", JobState),
         killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
     )
+
+
+def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:
+    """The nodes of an attempt that no longer answer the others; its script may be on one of them."""
+    if (number := host.whole("guards")) is None:
+        return ()
+    folder = RunDir(attempt.path.parents[1]).attempt(number).guards
+    with suppress(OSError, UnicodeDecodeError):
+        missed = read_beginning(folder / "lost", _MOST_LOST_BYTES).decode().split()
+        return tuple(node for node in host.text("nodes").split(",") if node in missed)
+    return ()
 
 
 def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:
@@ -258,7 +305,7 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     attempts = [evidence for evidence in attempts if not evidence.copied]
     successor = read_successor(run)
     if attempts:
-        ranks = record.job.resources.nodes * record.tasks_per_node
+        ranks = attempts[-1].rank_count or record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
         if last.signal or last.goes_on if last.exit_code is not None else successor:

@@ -76,7 +76,7 @@ def asked_of(resources: Resources) -> Asked:
     elif resources.mem_per_gpu:
         memory = mebibytes(resources.mem_per_gpu) * gpus
     return Asked(
-        nodes=resources.nodes,
+        nodes=resources.held_nodes,
         cpus=cpus,
         gpus=gpus,
         seconds=resources.time,

@@ -80,11 +80,16 @@ cctl_with_retries cctl_log_here
 
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
 printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
+cctl_room=$((${#SLURM_JOB_NODELIST} + 600)) # characters of a record
+cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
+cctl_places=                                # JSON fields: the other ones that the job holds
+cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
+! cctl_has_spares || cctl_choose_nodes
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
 cctl_put() { # file, content
   local cctl_try
   for cctl_try in {1..30}; do
-    printf "%-$((${#SLURM_JOB_NODELIST} + 600))s\n" "$2" 1<>"$1" && return
+    printf "%-${cctl_room}s\n" "$2" 1<>"$1" && return
     [ "$cctl_try" -gt 1 ] || echo "clusterctl: cannot write $1: retrying for half a minute"
     sleep 1
   done
@@ -93,8 +98,8 @@ cctl_put() { # file, content
 cctl_record() { # name, further JSON fields
   local cctl_text
   printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
-    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" \
-    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$2"
+    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$cctl_nodes" "$cctl_start" \
+    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_places$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
 }
 cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host.json" "$cctl_attempt/host.json"
@@ -137,7 +142,7 @@ eval "$cctl_traps"
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
 cctl_beside=() # after a restart in the job, the last step may still hold its CPUs and memory: an unkillable process
-[ "$cctl_agains" -eq 0 ] || cctl_beside=(--overlap --mem=0)
+{ [ "$cctl_agains" -eq 0 ] && ! cctl_has_spares; } || cctl_beside=(--overlap --mem=0)
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
 [ "${#cctl_on_each[@]}" -gt 0 ] ||
   cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
@@ -147,10 +152,10 @@ cctl_on_each_node() { # seconds, command
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
 declare +x cctl_standby_pid=${cctl_standby_pid:-}
-cctl_has_standby() { # still a child of this script: the number may be another process's by now
+cctl_has_standby() { cctl_is_child "$cctl_standby_pid"; }
+cctl_is_child() { # process: still one of this script, since the number may be another's by now
   local cctl_status=
-  [ -n "$cctl_standby_pid" ] && { read -r cctl_status <"/proc/$cctl_standby_pid/stat"; } 2>/dev/null &&
-    [[ ${cctl_status##*) } == [!Z]" $$ "* ]]
+  [ -n "$1" ] && { read -r cctl_status <"/proc/$1/stat"; } 2>/dev/null && [[ ${cctl_status##*) } == [!Z]" $$ "* ]]
 }
 
 # What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py). After a restart
@@ -163,8 +168,12 @@ cctl_unfit= # the nodes that Slurm must exclude
 cctl_check_nodes() {
   [ "${#cctl_node_check[@]}" -gt 0 ] || return 0
   cctl_with_retries mkdir -p "$cctl_attempt/check" && cctl_on_each_node "${cctl_node_check[@]}"
-  cctl_unfit=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | "${cctl_node_check[@]:1}" --judge)
-  [ -z "$cctl_unfit" ] || return 69
+  cctl_unfit=$(cctl_list_nodes | "${cctl_node_check[@]:1}" --judge)
+  [ -z "$cctl_unfit" ] || { cctl_has_spares && cctl_replace_unfit; } || return 69
+}
+cctl_list_nodes() {
+  if cctl_has_spares; then printf '%s\n' "${cctl_chosen[@]}" "${cctl_idle[@]}"
+  else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi
 }
 
 # A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
@@ -204,7 +213,8 @@ cctl_leave_step_out() {
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
-  cctl_start_standby && [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
+  cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] &&
+  "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -317,7 +327,8 @@ cctl_last_step() { # the last one that an attempt logged
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
   [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full" ] || return
-  if [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
+  if [ -n "$cctl_lost" ]; then :
+  elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
   [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
   local cctl_step cctl_step_saved=-1
@@ -327,7 +338,7 @@ cctl_may_start_again() {
   ! cctl_wrote || cctl_fruitless=0
   if [ "$cctl_step" -gt "$cctl_furthest" ]; then cctl_furthest=$cctl_step cctl_fruitless=0; fi
   if [ "$cctl_step_saved" -gt "$cctl_furthest_saved" ]; then cctl_furthest_saved=$cctl_step_saved cctl_fruitless=0; fi
-  [ "$cctl_fruitless" -le "$cctl_most_fruitless" ]
+  [ "$cctl_fruitless" -le "$cctl_most_fruitless" ] && { ! cctl_has_spares || cctl_review_nodes; }
 }
 cctl_read_saved() { # the furthest step of this attempt's checkpoints
   local cctl_text
@@ -349,7 +360,8 @@ cctl_start_again() {
   exec env "${cctl_words[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_succeeds=$cctl_succeeds" \
     "cctl_starts=$cctl_starts" "cctl_fruitless=$cctl_fruitless" \
     "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" \
-    "cctl_standby_pid=$cctl_standby_pid" ${cctl_standby_name:+"CLUSTERCTL_STANDBY=$cctl_standby_name"} "$BASH" "$0"
+    "cctl_standby_pid=$cctl_standby_pid" ${cctl_standby_name:+"CLUSTERCTL_STANDBY=$cctl_standby_name"} \
+    "${cctl_kept[@]}" "$BASH" "$0"
 }
 cctl_finish() {
   cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&
@@ -361,7 +373,7 @@ cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
   elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
-  elif [ -z "$cctl_unfit$cctl_taken" ] && ! cctl_progressed; then echo no-progress
+  elif [ -z "$cctl_unfit$cctl_taken$cctl_lost" ] && ! cctl_progressed; then echo no-progress
   elif ! cctl_starts_left; then echo restart-limit
   fi
 }
@@ -405,6 +417,7 @@ cctl_leave_out() {
 }
 cctl_close() {
   cctl_end_standby
+  ! cctl_has_spares || cctl_end_guard
   # After TERM Slurm starts no more steps of this job; those of an allocation go on.
   [ "$cctl_code" -eq 0 ] || { [ -n "$cctl_signal" ] && [ -z "$cctl_node_list" ]; } ||
     cctl_end_leftovers $((cctl_number + 1))
@@ -421,21 +434,23 @@ cctl_hear_of_term() {
   done
 }
 cctl_hear_of_term
-if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit" ]; then cctl_look; else cctl_await cctl_settled; fi
+if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit$cctl_lost" ]; then cctl_look; else cctl_await cctl_settled; fi
 if [ -n "$cctl_asked" ]; then
   cctl_code=75
 elif cctl_ended_well; then
   cctl_code=0 # even if srun, or a process other than the ranks, has failed
   cctl_superseded || cctl_finish
 elif [ "$cctl_code" -eq 0 ]; then
-  cctl_code=1 cctl_signal=${cctl_signal:-LOST}
+  cctl_code=1
+  if cctl_has_spares; then cctl_lost=${cctl_lost:-unknown}
+  else cctl_signal=${cctl_signal:-LOST}; fi # Slurm starts the job again
 fi
 cctl_full= # if so, messages of the ranks may be lost
 { printf . >"$cctl_attempt/.room" && [ -s "$cctl_attempt/.room" ]; } 2>/dev/null || cctl_full=', "disk_full": true'
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$cctl_loss$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -458,7 +473,7 @@ cctl_taken='' # its nodes, for another job
 cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
-  { [ -n "$cctl_asked" ] || [ -n "$cctl_unfit" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
+  { [ -n "$cctl_asked$cctl_unfit$cctl_lost" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
     { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then

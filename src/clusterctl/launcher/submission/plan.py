@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Fields of Job and Resources are named after sbatch's options; these exceptions have their own rendering.
 _OWN_RULES = {
-    *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
+    *("nodes", "spare_nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
     *("exclusive", "requeue", "sbatch", "local_code", "allocator"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range: bytes that are not UTF-8
@@ -63,6 +63,16 @@ class Warm:
     importing: tuple[str, ...] = ()  # srun arguments
     on_each: tuple[str, ...] = ()  # srun arguments for a command on each node
     image_mark: str = ""  # the folder that records whether the image has been imported
+
+
+@dataclass(frozen=True)
+class Spares:
+    """How a job goes on without nodes that it loses (spares.sh): the ranks run on `nodes` of those that it holds."""
+
+    nodes: int
+    least: int  # it goes on with as few as this
+    tasks_per_node: int
+    guard: tuple[str, ...]  # the process on each node that notices lost ones (shared/node/guard.py)
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,7 @@ class Plan:
     standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
     progress: str | None = None  # the files whose change shows progress, for a shell in the working directory
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    spares: Spares | None = None
     warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
     node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (shared/node/node_check.py)
@@ -133,7 +144,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
     library = code / "lib"
-    launcher = library / "clusterctl" / "launcher"
+    launcher, node = library / "clusterctl" / "launcher", library / "clusterctl" / "shared" / "node"
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
     view = _view(resolved, run, [*exports, *secrets])
     container = view.flags() if view else []
@@ -161,6 +172,11 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tracker = (python_of_host, "-E", "-u", str(launcher / "trackers"), str(run.path))
     staging = _staging(resolved, run, library, python) if job.resources.local_code else None
     closing = staging.closing if staging else ()
+    spares, beside = None, (*_BESIDE, *(["--no-kill"] * job.may_lose_nodes))  # such a step goes on without a lost node
+    if job.may_lose_nodes:
+        tasks, least = job.resources.tasks_per_node or 1, job.restart.min_nodes or job.resources.nodes
+        guard = (*beside, python_of_host, "-I", "-S", str(node / "guard.py"))
+        spares = Spares(job.resources.nodes, least, tasks, guard)
     # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
     if view and builtin and not cluster.nodes_are_here:
         closing = (*runner, "--release", view.image)
@@ -168,7 +184,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         run=run,
         version=version,
         name=job.name,
-        options=tuple(options_of(job.resources, cluster)),
+        options=(*options_of(job.resources, cluster), *([("no-kill", None)] if job.may_lose_nodes else [])),
         setup=(*cluster.setup, *job.setup),
         unset=("PYTHONPATH",) if job.container.image else (),
         exports=tuple(exports.items()),
@@ -178,7 +194,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         # A node that went down, or was too slow, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
-        ending=(python_of_host, "-I", "-S", str(library / "clusterctl" / "shared" / "node" / "leftovers.py")),
+        ending=(python_of_host, "-I", "-S", str(node / "leftovers.py")),
         notifier=notifier,
         tracker=tracker,
         python=python,
@@ -188,8 +204,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         restarts=job.most_starts,
         by=job.restart.by or (None if cluster.is_slurm else "requeue"),
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
-        standby=(*_BESIDE, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
+        standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,
+        spares=spares,
         secrets=secrets,
         staging=staging,
         node_check=_node_check(resolved, library, python_of_host),
@@ -318,7 +335,7 @@ def gpu_options(resources: Resources, cluster: Cluster) -> list[Option]:
 def options_of(resources: Resources, cluster: Cluster) -> list[Option]:
     """What sbatch is asked for."""
     options: list[Option] = [
-        ("nodes", resources.nodes),
+        ("nodes", resources.held_nodes),
         ("ntasks-per-node", resources.tasks_per_node),
         ("cpus-per-task", resources.cpus_per_task),
         ("time", slurm_time(resources.time)),

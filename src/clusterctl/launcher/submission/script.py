@@ -1,7 +1,7 @@
 """The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
 
-The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh`,
-`setup.sh`, `successor.sh` and `batch.sh` after them.
+The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `spares.sh` (jobs
+that may lose nodes), `work.sh`, `setup.sh`, `successor.sh` and `batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def render(plan: Plan) -> str:
         return plan.script.frozen(plan.run)
     # squeue shows this folder, so that a job can be found even if its submitter was killed
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
-    srun = ["cctl_in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
+    srun = ["srun"]  # setup lines may define it as a function
+    if plan.warm or plan.spares:
+        srun = ["cctl_in_allocation" if plan.warm else "cctl_on_chosen_nodes", "srun"]
     task = [*plan.task]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
@@ -57,6 +59,16 @@ def render(plan: Plan) -> str:
             _array("cctl_importing", _flag_by_flag(plan.warm.importing)),
             "",
             part("warm.sh"),
+        ]
+    spares = []
+    if plan.spares:
+        spares = [
+            f"cctl_wanted_nodes={plan.spares.nodes} # of those that the job holds",
+            f"cctl_least_nodes={plan.spares.least}",
+            f"cctl_tasks_on_each={plan.spares.tasks_per_node}",
+            _array("cctl_guard", _flag_by_flag(plan.spares.guard)),
+            "",
+            part("spares.sh"),
         ]
     return "\n".join(
         [
@@ -89,6 +101,7 @@ def render(plan: Plan) -> str:
             _array("cctl_tracker", _flag_by_flag(plan.tracker)),
             "",
             *warm,
+            *spares,
             part("work.sh"),
             part("setup.sh"),
             part("successor.sh"),

@@ -50,6 +50,7 @@ _IMAGE_FLAG = "--container-image="
 def render_holder(resolved: Resolved, folder: Path) -> str:
     """The script of a job that holds the nodes of `resolved`; warm runs keep their marks in `folder`."""
     run = RunDir(folder / "allocation")
+    _refuse_spares(resolved)
     plan = make_plan(resolved, run, folder / "code", clusterctl.__version__)
     options: list[tuple[str, str | int | None]] = [("job-name", plan.name)]
     options += [option for option in plan.options if option[0] not in _REPLACED]
@@ -105,8 +106,18 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         raise UsageError(message, "request fewer tasks per node or CPUs per task, or hold more: clusterctl alloc JOB")
 
 
+def _refuse_spares(resolved: Resolved) -> None:
+    """A held allocation ends when it loses a node, and its nodes are not this run's to replace."""
+    for key, value in (("resources.spare_nodes", 0), ("restart.min_nodes", None)):
+        table, name = key.split(".")
+        if getattr(getattr(resolved.job, table), name) not in (0, None):
+            hint = f"remove {key}" if value is None else f"add --set {key}=0"
+            raise UsageError(f"{key}: not supported in an allocation, which ends when it loses a node", hint)
+
+
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` distinguishes the image from others with the same name."""
+    _refuse_spares(resolved)
     if plan.staging:
         hint = "add --set resources.local_code=false"
         raise UsageError("resources.local_code: not supported in an allocation", hint)

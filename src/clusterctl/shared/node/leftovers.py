@@ -1,11 +1,13 @@
 """Ends processes that outlive their attempt. They are found by their environment, which children inherit.
 
-    python -I -S .../clusterctl/shared/node/leftovers.py BEFORE
+    python -I -S .../clusterctl/shared/node/leftovers.py BEFORE [now]
 
 runs once on each node, outside any image: before an attempt starts, with its number, and after one that failed, with
 the next number. It kills every process of a task of an attempt before that number, if it also has the job ID that this
 attempt has recorded: a job that the program has submitted inherits the attempt, but has an ID of its own. Slurm may
 leave such processes: `proctrack/linuxproc` and `proctrack/pgid` lose those that have left their parent or group.
+
+With `now` they get no time to leave by themselves: they wait for a rank on a lost node.
 
 A task ends its own program in the same way before it leaves on a signal.
 """
@@ -34,16 +36,16 @@ _JOB, _STEP, _RANK = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"
 _OWN = (_RUN, _ATTEMPT, _JOB, _STEP, _RANK)
 # How a word of a task's command line ends. An earlier attempt may be one of an earlier clusterctl, with other names.
 _TASK = (b"clusterctl.runs", b"/clusterctl/shared/node/__main__.py", b"/clusterctl/runs/__main__.py")
-_LEAVE_SECONDS = 5.0  # a task that sees its successor leaves by itself
+LEAVE_SECONDS = 5.0  # a task that sees its successor leaves by itself
 _KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without running any of its code
 
 
 def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
-    end_earlier(int(words[0]), environment)
+    end_earlier(int(words[0]), environment, 0.0 if words[1:] == ["now"] else LEAVE_SECONDS)
 
 
-def end_earlier(before: int, environment: Mapping[str, str]) -> None:
+def end_earlier(before: int, environment: Mapping[str, str], patience: float = LEAVE_SECONDS) -> None:
     """Kill what the attempts before this number have left on this node; `environment` is that of one of the job's."""
     run = Path(environment[_RUN])
     jobs: dict[int, str] = {}
@@ -58,7 +60,7 @@ def end_earlier(before: int, environment: Mapping[str, str]) -> None:
         carriers = processes.carriers(f"{_RUN}={run}")
         return [pid for pid, carried in carriers if _is_left(carried, jobs, environment.get(_ATTEMPT), step)]
 
-    deadline = time.monotonic() + _LEAVE_SECONDS
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline and any(_is_task(pid) for pid in find()):
         time.sleep(0.1)
     if left := _kill(find, _KILL_SECONDS):

@@ -45,6 +45,8 @@ class Resources:
 
     nodes: Count = 1
     """Number of nodes."""
+    spare_nodes: Natural = 0
+    """Further nodes to hold, which stay idle until one of the others is lost or fails its check."""
     gpus_per_node: Gpus | None = None
     """GPUs on each node, such as 4 or "a100:4"; by default the number in the cluster file."""
     tasks_per_node: Count | None = None
@@ -117,6 +119,11 @@ class Resources:
     """Whether each node first copies the code and the Python environment to its local disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
     """Any other sbatch option, by its long name without "--"."""
+
+    @property
+    def held_nodes(self) -> int:
+        """The nodes that Slurm is asked for."""
+        return self.nodes + self.spare_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +215,9 @@ class Restart:
     the site does not requeue."""
     without_progress: Natural = 3
     """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
+    min_nodes: Count | None = None
+    """Go on with as few nodes as this in the same job when nodes are lost and no spare is left; your own program must
+    be able to."""
     standby: bool | None = None
     """Keep a process on each node that has imported what the ranks import, and becomes them; by default for tasks
     outside an image that need no GPU."""
@@ -266,6 +276,11 @@ class Job:
     def most_starts(self) -> int:
         """How often the queue may start it after the first time."""
         return self.restart.limit if self.resources.requeue or self.restart.by == "successor" else 0
+
+    @property
+    def may_lose_nodes(self) -> bool:
+        """Whether its job goes on in Slurm when one of its nodes is lost."""
+        return self.resources.spare_nodes > 0 or self.restart.min_nodes is not None
 
     @property
     def has_own_model(self) -> bool:

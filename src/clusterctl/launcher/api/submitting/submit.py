@@ -33,6 +33,7 @@ from clusterctl.launcher.submission.warm import check_fits, find_allocation, ima
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RunDir, code_folder
 from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
+from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +115,16 @@ class DryRun:
     def programs(self) -> str | None:
         """Where a program finds Python and the like; None for workloads other than your own program."""
         return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
+
+    @property
+    def idle(self) -> str:
+        """What its spare nodes cost; empty without any."""
+        resources = self.resolved.job.resources
+        spares, hours = resources.spare_nodes, resources.spare_nodes * resources.time / 3600
+        if not spares:
+            return ""
+        held = f"{plural(spares, 'spare node')} held idle beside {plural(resources.nodes, 'node')}"
+        return f"{held}: up to {hours:,.3g} node hours for each job"
 
     @property
     def batches(self) -> Batches | None:
