@@ -12,6 +12,7 @@ from clusterctl.launcher.checks.look import data_folder
 from clusterctl.launcher.checks.surroundings import NodeSize
 from clusterctl.launcher.config import shipped_folder
 from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.submission.launched import problems
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import WORKLOADS, from_record, to_record
 from clusterctl.shared.spec.job import EXPEDITE
@@ -68,6 +69,14 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
         if not module.there:
             hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"
             yield warn("program", f"{key}: no such file: {module.path}", hint)
+
+
+def launcher_rules(found: Surroundings) -> Iterator[Check]:
+    if found.wanted and not found.wanted.resolved.script:
+        resolved = found.wanted.resolved
+        are_given = not resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+        for message, hint in problems(resolved.job, tasks_are_given=are_given):
+            yield warn("launcher", message, hint)
 
 
 def request_rules(found: Surroundings) -> Iterator[Check]:
@@ -183,7 +192,7 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     size, count = _size(before), min(before.nodes, len(nodes))
     usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
     most = NodeSize(*map(min, zip(*usable, strict=True)))
-    follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+    follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default: one")
     asked = GpuCount(before.gpus_per_node or 0)
     gpus = asked.of_same_type(min(asked, most.gpus))
     wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1

@@ -19,6 +19,7 @@ from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.node.launch_command import DEEPSPEED, MPI, find_launch
 from clusterctl.shared.spec import BUILT_IN, SCRIPT, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
@@ -215,7 +216,10 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 
     resources = job.resources
     gpus = resources.gpus_per_node or NO_GPUS
-    tasks = resources.tasks_per_node or int(gpus) or 1
+    launch = find_launch(job.argv) if job.workload == "command" else None
+    starts_workers = launch is not None and launch.starts_workers
+    tasks = resources.tasks_per_node or (1 if starts_workers else int(gpus) or 1)
+    cpus = resources.cpus_per_task
     code = absolute(("code",), job.code)
     if code is None and job.has_own_code and job.container.code == "mounted":
         code = str(cwd)
@@ -230,6 +234,10 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         container = replace(container, image=absolute(("container", "image"), container.image))
     if resources.tasks_per_node is None:
         values.origins["resources", "tasks_per_node"] = "default: one a GPU" if gpus else "default: one a node"
+        if launch and starts_workers:
+            values.origins["resources", "tasks_per_node"] = f"default: {launch.name} starts the workers of a node"
+            if gpus and not values.origin(("resources", "cpus_per_task")) and not resources.cpus_per_gpu:
+                cpus, values.origins["resources", "cpus_per_task"] = int(gpus), "default: one a GPU"
     warning = resources.warning
     if warning is None:
         warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
@@ -246,7 +254,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         job,
         code=code,
         restart=restart,
-        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
+        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus, warning=warning),
         container=container,
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
@@ -262,6 +270,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
+    yield from _of_launchers(job)
     if job.workload != "command" and job.argv:
         message = f'only workload "command" takes a program, not "{job.workload}"'
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
@@ -310,6 +319,19 @@ def _no_standby(job: Job) -> str | None:
     if not job.restart.limit or job.restart.where != "allocation":
         return 'needs restarts on the same nodes: restart.where "allocation", and a restart.limit'
     return None
+
+
+def _of_launchers(job: Job) -> Iterator[Problem]:
+    """For programs that would start processes on all nodes, and that each task would start."""
+    resources = job.resources
+    tasks = resources.nodes * (resources.tasks_per_node or 1)
+    launch = find_launch(job.argv) if job.workload == "command" and tasks > 1 else None
+    if launch and launch.name == MPI:
+        hint = "let Slurm start the ranks, with `mpi` in the cluster file: name the program without mpirun"
+        yield Problem(("argv",), f"each of the {tasks} tasks would start {launch.name} again", hint=hint)
+    if launch and launch.name == DEEPSPEED and resources.nodes > 1 and "--launcher" in launch.given:
+        hint = "leave out --launcher: each node starts its own workers, without ssh"
+        yield Problem(("argv",), "deepspeed --launcher starts all nodes from one, but each node starts it", hint=hint)
 
 
 def _of_restarts(job: Job) -> Iterator[Problem]:
