@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
-from clusterctl.launcher.config.program import ORIGIN, without_job_file
+from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
@@ -270,7 +270,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
-    yield from _of_launchers(job)
+    yield from _of_programs(job)
     if job.workload != "command" and job.argv:
         message = f'only workload "command" takes a program, not "{job.workload}"'
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
@@ -321,8 +321,10 @@ def _no_standby(job: Job) -> str | None:
     return None
 
 
-def _of_launchers(job: Job) -> Iterator[Problem]:
-    """For programs that would start processes on all nodes, and that each task would start."""
+def _of_programs(job: Job) -> Iterator[Problem]:
+    """For scripts without their interpreter, and programs that would start processes on all nodes in each task."""
+    if job.workload == "command" and job.argv and needs_interpreter(job.argv):
+        yield Problem(("argv",), f"not a program on PATH, but a script: {job.argv[0]}", hint=command_of(job.argv))
     resources = job.resources
     tasks = resources.nodes * (resources.tasks_per_node or 1)
     launch = find_launch(job.argv) if job.workload == "command" and tasks > 1 else None
