@@ -197,7 +197,7 @@ def test_export_of_a_run_that_does_not_exist(desk: Desk) -> None:
     value("submit cora --set lr=1e-3", "(did you mean train.lr?)", "did you mean --set train.lr=0.001?"),
     value("submit cora --set epochs=2", "(did you mean train.epochs?)", "did you mean --set train.epochs=2?"),
     value("submit cora --set resources.gpus=2", "(did you mean gpus_per_node?)", "resources.gpus_per_node=2?"),
-    value("submit cora --set enabled=1", "(did you mean watchdog.enabled or node_check.enabled?)"),
+    value("submit cora --set enabled=1", "(did you mean node_check.enabled or watchdog.enabled?)"),
     value("submit cora --set evn.TOKEN=hunter2", "(did you mean env?)"),
     value("submit --set lr=1 -- python train.py", "--set: lr: unknown key"),
     value("submit cora --set train=5", "train: expected a table, not 5"),

@@ -151,7 +151,7 @@ def main(context: Context) -> None:
         stop_file = own_folder(stack) / "stop"
         argv, is_launcher = [program, *job.argv[1:]], bool(_LAUNCHER.search(shlex.join(job.argv)))
         if is_launcher and attempt is not None and place.rank == 0:
-            _write_hostfile(attempt, place, job.gpus)  # before the others learn the address
+            _write_hostfile(attempt, argv, job.gpus, place)  # before the others learn the address
         variables = _variables(context, job, stop_file, stack)
         events.stage(State.TRAINING)
         if is_launcher:
@@ -233,13 +233,15 @@ def _completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str,
     return launch.completed(launch.filled_in(here, os.environ))
 
 
-def _write_hostfile(attempt: Attempt, place: Place, gpus: int) -> None:
+def _write_hostfile(attempt: Attempt, argv: list[str], gpus: int, place: Place) -> None:
     """Write the nodes in the order of their ranks, for deepspeed, and for scripts that use CLUSTERCTL_HOSTFILE."""
-    from clusterctl.shared.node.launch_command import expanded, hostfile
+    from clusterctl.shared.node.launch_command import Job, expanded, find_launch, hostfile
 
+    launch = find_launch(argv)
+    slots = launch.workers(Job(place.nodes, gpus)) if launch else max(1, gpus)
     names = expanded(os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", ""))
     if len(names) == place.nodes:
-        write_text(attempt.hostfile, hostfile(names, gpus or 1))
+        write_text(attempt.hostfile, hostfile(names, slots))
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
