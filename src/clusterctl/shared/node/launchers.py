@@ -83,7 +83,8 @@ def read_summary(log: Path) -> Summary | None:
         content = read_regular(log, lambda file: (file.seek(max(0, file.seek(0, 2) - _MOST_BYTES)), file.read())[1])
     except OSError:
         return None
-    return summary_of(content.decode(errors="replace"))
+    text = content.decode(errors="replace")
+    return summary_of(text) or _of_deepspeed(text)
 
 
 def summary_of(output: str) -> Summary | None:
@@ -95,14 +96,18 @@ def summary_of(output: str) -> Summary | None:
         return None
     if _RULE.fullmatch(lines[-1]):
         return _of_torchrun(lines)
-    if deepspeeds := _DEEPSPEED.fullmatch(lines[-1]):
-        return Summary("deepspeed", Worker(int(deepspeeds[1])))
     ended = _ONE_WORKER.fullmatch(lines[-1])
     begun = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
     if ended is None or not begun or not any(_ACCELERATE.match(line) for line in lines[begun[-1] :]):
         return None
     code = -int(ended["signal"]) if ended["signal"] else int(ended["code"])
     return Summary("accelerate", Worker(code, rank=0, local_rank=0))
+
+
+def _of_deepspeed(output: str) -> Summary | None:
+    """deepspeed ends with the first worker that fails, and this is the last line of its node."""
+    found = _DEEPSPEED.fullmatch(_TIME.sub("", output).rstrip().rpartition("\n")[2])
+    return Summary("deepspeed", Worker(int(found[1]))) if found else None
 
 
 def _of_torchrun(lines: list[str]) -> Summary | None:
