@@ -1080,6 +1080,7 @@ def test_the_worker_of_a_launcher_is_named() -> None:
         found = cause_of(trace(attempt(rank(2, **program_ended(1), last_words=(*workers, *summary)))))
         assert (found.cause_class, found.rank, found.certainty) == (cause, 2, "certain")
         assert found.cause.startswith(words)
+        assert "that worker was process 7, with local rank 1" in found.facts
 
 
 NCCL = (

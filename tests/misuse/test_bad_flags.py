@@ -121,8 +121,14 @@ def test_an_invalid_command_line(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
-def value(typed: str | tuple[str, ...], expected: str) -> Mistake:
-    return Mistake(what=str(typed)[:80], typed=typed, code=CONFIG, expected=expected, hint="config keys")
+def value(typed: str | tuple[str, ...], expected: str, hint: str = "config keys") -> Mistake:
+    return Mistake(what=str(typed)[:80], typed=typed, code=CONFIG, expected=expected, hint=hint)
+
+
+def script(typed: str, expected: str, hint: str, code: int = USAGE) -> Mistake:
+    return Mistake(
+        what=typed, typed=typed, code=code, expected=expected, hint=hint, files={"train.py": "", "go.sh": ""}
+    )
 
 
 @rows(
@@ -186,8 +192,14 @@ def test_export_of_a_run_that_does_not_exist(desk: Desk) -> None:
     value(("submit", "cora", "--qos", "\x1b]0;title\x07"), "resources.qos: must be one line"),
     value("submit cora --name ../../etc", "name: must be 1 to 64 letters"),
     value(("submit", "cora", "--name", ""), "name: must be 1 to 64 letters"),
-    value("submit cora --set train.lrr=1", "--set: train.lrr: unknown key (did you mean lr?)"),
-    value("submit cora --set nodes=1", "--set: nodes: unknown key"),
+    value("submit cora --set train.lrr=1", "(did you mean lr?)", "did you mean --set train.lr=1?"),
+    value("submit cora --set nodes=1", "(did you mean resources.nodes?)", "did you mean --set resources.nodes=1?"),
+    value("submit cora --set lr=1e-3", "(did you mean train.lr?)", "did you mean --set train.lr=0.001?"),
+    value("submit cora --set epochs=2", "(did you mean train.epochs?)", "did you mean --set train.epochs=2?"),
+    value("submit cora --set resources.gpus=2", "(did you mean gpus_per_node?)", "resources.gpus_per_node=2?"),
+    value("submit cora --set enabled=1", "(did you mean node_check.enabled or watchdog.enabled?)"),
+    value("submit cora --set evn.TOKEN=hunter2", "(did you mean env?)"),
+    value("submit --set lr=1 -- python train.py", "--set: lr: unknown key"),
     value("submit cora --set train=5", "train: expected a table, not 5"),
     value("submit cora --set train.lr.x=5", "train.lr: expected a number, not a table"),
     value("submit cora --set 'train.lr=[1]'", "train.lr: expected a number, not a list"),
@@ -210,6 +222,17 @@ def test_export_of_a_run_that_does_not_exist(desk: Desk) -> None:
         expected="no such file",
         hint="argv",
     ),
+    script("submit train.py", "a program, not a job: train.py", "clusterctl submit -- python train.py"),
+    script("submit python", "a program, not a job: python", "clusterctl submit -- python"),
+    script(
+        "submit python train.py", "the program and its arguments go after --", "clusterctl submit -- python train.py"
+    ),
+    script("submit --nodes 2 train.py --lr 1", "go after --: train.py", "submit --nodes 2 -- python train.py --lr 1"),
+    script("submit torchrun train.py -x", "go after --: torchrun", "clusterctl submit -- torchrun train.py -x"),
+    script("submit -- train.py --lr 1", "not a program on PATH", "submit -- python train.py --lr 1", CONFIG),
+    script("submit -- go.sh", "not a program on PATH, but a script: go.sh", "clusterctl submit -- bash go.sh", CONFIG),
+    script("submit --nodes 2 -- mpirun ./a", "each of the 2 tasks would start mpirun", "without mpirun", CONFIG),
+    script("submit -N 2 -- deepspeed --launcher pdsh train.py", "starts all nodes from one", "leave out", CONFIG),
     value(("submit", "--", ""), "argv: "),
     value("submit cora --set env=5", "env: expected a table"),
     value("submit cora --set env.1A=x", "a shell variable's name"),

@@ -444,6 +444,31 @@ def test_a_killed_worker_of_torchrun_leaves_its_rank_killed(
     assert [path.name for path in attempt.marks.iterdir()] == [mark]
 
 
+DEEPSPEEDS = (
+    "[2026-11-26 00:46:41,123] [ERROR] [launch.py:325:sigkill_handler] ['python', 't.py'] exits with return code = "
+)
+
+
+@pytest.mark.parametrize(
+    ("worker", "code", "signals"), [("-9", 247, [9, 9]), ("247", 247, [None, None]), ("-9", 3, [None, None])]
+)
+def test_a_killed_worker_of_deepspeed_leaves_its_rank_killed(
+    tmp_path: Path, worker: str, code: int, signals: list[int | None]
+) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    (environment,) = environments(attempt, [1])
+    prints = f"import sys; print({DEEPSPEEDS + worker!r}, flush=True); sys.exit({code})"
+    write_json(run.run_json, {"job": to_record(command("python", "-c", prints))})
+    attempt.log(0).parent.mkdir()
+    with attempt.log(0).open("wb") as out, attempt.log(0, "err").open("wb") as err:
+        argv = [sys.executable, *ENTRY, str(run.path)]
+        ended = subprocess.run(argv, env=environment, stdout=out, stderr=err, check=False).returncode
+    assert ended == (128 + 9 if signals[0] else code)
+    events = [event for event in recorded(attempt, 0) if event["event"] in ("exception", "exit")]
+    assert [event.get("signal") for event in events] == signals
+
+
 TORCHRUN = """
 import os, signal, sys, time
 def interrupted(*_):

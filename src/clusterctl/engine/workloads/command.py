@@ -34,7 +34,7 @@ from clusterctl.shared.node.leftovers import end_own
 from clusterctl.shared.node.processes import ProcessTree, has_signal, tied_to_this
 from clusterctl.shared.node.signals import EXIT_TERMINATED, WARNING_SIGNAL, KilledBy, LeftForNow
 from clusterctl.shared.record.fields import Fields
-from clusterctl.shared.record.files import with_retries
+from clusterctl.shared.record.files import with_retries, write_text
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, asked_for_restart, go_back_unasked, restart_file
 from clusterctl.shared.record.stamp import LogTimes
@@ -52,10 +52,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
-_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate)\b")
+_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 _SAVING_SECONDS = 20.0  # after TERM, for a program that saves then: below Slurm's KillWait, 30 s by default
 _LEAVING_SECONDS = 5.0  # from TERM to SIGKILL for a program that has not left before the time limit
 _SUMMARY_SECONDS = 1.5  # torchrun looks at its workers every 0.1 s, and ends the others of its node first
+# deepspeed exits with -n, as a byte, if signal n ended a worker.
+_OF_DEEPSPEED = frozenset(256 - number for number in signal.Signals)
 # Signals that end a crashing program; a shell that ran it exits with 128 + n.
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
@@ -69,6 +71,7 @@ class CommandJob(NamedTuple):
     checkpoints_kept: int
     saves_on: signal.Signals
     seconds_to_leave: float | None  # after the warning, for a program whose run goes back to the queue unasked
+    gpus: int = 0  # of each node, all visible to a task that is alone on its node
 
     @classmethod
     def of(cls, context: Context) -> CommandJob:
@@ -77,7 +80,10 @@ class CommandJob(NamedTuple):
         saves_on = getattr(signal, f"SIG{restart.text('signal')}", WARNING_SIGNAL)
         to_leave = warning - min(30.0, max(2 * _LEAVING_SECONDS, warning / 4)) if restart.flag("at_limit") else None
         kept = record.table("checkpoint").whole("keep") or 1
-        return cls(record.texts("argv"), kept, saves_on, to_leave)
+        resources = record.table("resources")
+        gpus = resources.whole("gpus_per_node") or int(resources.text("gpus_per_node").rpartition(":")[2] or 0)
+        gpus *= not resources.text("gpus_per_task")
+        return cls(record.texts("argv"), kept, saves_on, to_leave, gpus)
 
 
 class Warned:
@@ -143,12 +149,18 @@ def main(context: Context) -> None:
     events.stage(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
+        argv, is_launcher = [program, *job.argv[1:]], bool(_LAUNCHER.search(shlex.join(job.argv)))
+        if is_launcher and attempt is not None and place.rank == 0:
+            _write_hostfile(attempt, argv, job.gpus, place)  # before the others learn the address
         variables = _variables(context, job, stop_file, stack)
         events.stage(State.TRAINING)
-        child = _start([program, *job.argv[1:]], {**os.environ, **variables})
+        if is_launcher:
+            variables["CLUSTERCTL_HOSTFILE"] = str(attempt.hostfile) if attempt else ""
+            argv = _completed(argv, job.gpus, place, variables)
+        child = _start(argv, {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
         warned = Warned(child, job)
-        if _LAUNCHER.search(shlex.join(job.argv)):
+        if is_launcher:
             stop.hear_out = lambda: _hear_out(child)
         times = None
         if attempt is not None:
@@ -204,6 +216,32 @@ def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitSt
         "MASTER_PORT": str(port),
         **paths,
     }
+
+
+def _completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, str]) -> list[str]:
+    """The program's command with what its launcher must know and the user left out.
+
+    Unless several tasks of a node start one each: then only the user knows what they are for.
+    """
+    from clusterctl.shared.node.launch_command import Job, find_launch  # late: only for launchers
+
+    launch = find_launch(argv)
+    if launch is None or place.world_size != place.nodes:
+        return argv
+    names = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "CLUSTERCTL_HOSTFILE")
+    here = Job(place.nodes, gpus, *(variables[name] for name in names))
+    return launch.completed(launch.filled_in(here, os.environ))
+
+
+def _write_hostfile(attempt: Attempt, argv: list[str], gpus: int, place: Place) -> None:
+    """Write the nodes in the order of their ranks, for deepspeed, and for scripts that use CLUSTERCTL_HOSTFILE."""
+    from clusterctl.shared.node.launch_command import Job, expanded, find_launch, hostfile
+
+    launch = find_launch(argv)
+    slots = launch.workers(Job(place.nodes, gpus)) if launch else max(1, gpus)
+    names = expanded(os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", ""))
+    if len(names) == place.nodes:
+        write_text(attempt.hostfile, hostfile(names, slots))
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
@@ -317,10 +355,10 @@ def _exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) ->
     """Exit like the program, which has failed; first record why, unless it was asked to end, or asks for a restart."""
     attempt, stop = context.attempt, context.stop
     number, worker = killing_signal(code), None
-    if code == 1 and attempt is not None:  # what torchrun and accelerate exit with when a worker was killed
+    if attempt is not None and (code == 1 or code in _OF_DEEPSPEED):  # what launchers exit with for a killed worker
         from clusterctl.shared.node.launchers import read_summary  # late: only for a program that fails
 
-        summary = read_summary(attempt.log(context.place.rank, "err"))
+        summary = read_summary(attempt.log(context.place.rank, "err" if code == 1 else "out"))
         if summary and killing_signal(summary.first.exit_code):
             worker, number = summary.first, killing_signal(summary.first.exit_code)
     if number == signal.SIGTERM:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
+from clusterctl.launcher.config.program import with_interpreter
 from clusterctl.shared.errors import UsageError
 
 Overrides = Mapping[str, object] | Iterable[str]
@@ -51,6 +53,11 @@ def typed(command: str, name: str | None, cluster: str | None, changes: Iterable
     """The equivalent command line, stored in a run's record."""
     words = [command, *([] if name is None else [name]), *(["--cluster", cluster] if cluster else [])]
     return [*words, *(word for change in changes for word in ("--set", change))]
+
+
+def typed_with_program(words: Sequence[str], program: Sequence[str]) -> str:
+    """The command to type that runs `program` with the command and options in `words`."""
+    return shlex.join(["clusterctl", *words, "--", *with_interpreter(program)])
 
 
 def _as_toml(key: str, value: object) -> str:

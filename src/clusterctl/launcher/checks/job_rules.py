@@ -12,6 +12,7 @@ from clusterctl.launcher.checks.look import data_folder
 from clusterctl.launcher.checks.surroundings import NodeSize
 from clusterctl.launcher.config import shipped_folder
 from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.submission.launched import launch_of, problems
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import WORKLOADS, from_record, to_record
 from clusterctl.shared.spec.job import EXPEDITE
@@ -71,6 +72,14 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
     if found.wanted and found.wanted.forward and (problem := found.wanted.forward.problem):
         what, hint = problem
         yield fail("program", f"train.model = {getattr(found.wanted.resolved.job.train, 'model', '')}: {what}", hint)
+
+
+def launcher_rules(found: Surroundings) -> Iterator[Check]:
+    if found.wanted and not found.wanted.resolved.script:
+        resolved = found.wanted.resolved
+        are_given = not resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+        for message, hint in problems(resolved.job, tasks_are_given=are_given):
+            yield warn("launcher", message, hint)
 
 
 def request_rules(found: Surroundings) -> Iterator[Check]:
@@ -187,7 +196,8 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     size, count = _size(before), min(before.held_nodes, len(nodes))
     usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
     most = NodeSize(*map(min, zip(*usable, strict=True)))
-    follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+    by_default = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+    follows_gpus = by_default and launch_of(resolved.job) is None
     asked = GpuCount(before.gpus_per_node or 0)
     gpus = asked.of_same_type(min(asked, most.gpus))
     wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1

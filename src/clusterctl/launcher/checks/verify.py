@@ -17,6 +17,7 @@ from clusterctl.launcher.checks.job_rules import (
     batch_rules,
     code_rules,
     data_rules,
+    launcher_rules,
     misfit,
     request_rules,
     requeue_rules,
@@ -98,7 +99,8 @@ def _container_rules(found: Surroundings) -> Iterator[Check]:
 # In the order in which one would fix the problems.
 RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
     *(machine_rules, cluster_rules, _container_rules, interpreter_rules, staging_rules),
-    *(program_rules, code_rules, data_rules, batch_rules, request_rules, requeue_rules, notify_rules, tracker_rules),
+    *(program_rules, code_rules, launcher_rules, data_rules, batch_rules, request_rules, requeue_rules),
+    *(notify_rules, tracker_rules),
 )
 _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
 

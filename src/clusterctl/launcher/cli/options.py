@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Batches
 
 AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
+_STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "uv", "poetry", "conda")
 CTRL_C = "press Ctrl-C to stop"
 Command = TypeVar("Command", bound=Callable[..., Any])
 Found = TypeVar("Found")
@@ -41,7 +44,28 @@ class WithProgram(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.params["program"] = tuple(args[end + 1 :])
-        return super().parse_args(ctx, args[:end])
+        try:
+            return super().parse_args(ctx, args[:end])
+        except click.UsageError:
+            if end == len(args) and (begin := self._program_at(args)) is not None:
+                message = f"the program and its arguments go after --: {args[begin]}"
+                from clusterctl.launcher.api.settings import typed_with_program
+
+                raise UsageError(
+                    message, typed_with_program([str(ctx.info_name), *args[:begin]], args[begin:])
+                ) from None
+            raise
+
+    def _program_at(self, args: Sequence[str]) -> int | None:
+        """The position of the first argument that names a program, without the options before it and their values."""
+        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
+        valued = {name for one in options if not isinstance(one.type, click.Choice) for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-"):
+            at += 2 if args[at] in valued else 1
+        word = args[at] if at < len(args) else ""
+        is_program = word in _STARTERS or shutil.which(word) or os.path.isfile(word)  # noqa: PTH113
+        return at if is_program and not word.endswith(".toml") else None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM...]"]

@@ -332,6 +332,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
         click.echo(plain(plan.programs), err=True)
     if plan.idle:
         click.echo(plan.idle, err=True)
+    if plan.launcher:
+        click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
-from clusterctl.shared.errors import ConfigError, NotFoundError
+from clusterctl.shared.errors import ConfigError, NotFoundError, UsageError
 
 TYPE_CHECKING = False  # shell completion waits for this module's imports at each Tab; hence imports in functions
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
     else:
         candidates = [folder / f"{name}.toml" for folder in _search_folders(kind, cwd)]
         problem = f"no {noun} named: {name}"
+    if noun == "job":
+        _refuse_program(cwd / name, name, wanted=candidates)
     for path in candidates:
         with suppress(OSError):  # the name is too long, or the folder not accessible
             if path.is_file():
@@ -114,6 +116,20 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
     known = sorted(names(kind, cwd))
     close = nearest(Path(name).stem, known)
     raise NotFoundError(problem, f"did you mean {close}?" if close else f"known: {', '.join(known)}")
+
+
+def _refuse_program(path: Path, name: str, wanted: list[Path]) -> None:
+    """Raise UsageError with the command that works if `name` is a program, and not one of the job files `wanted`."""
+    import shutil
+
+    from clusterctl.launcher.config.program import command_of
+
+    found = False
+    with suppress(OSError):  # as above
+        found = path.suffix == ".py" and path.is_file()
+        found = found or ("/" not in name and not any(one.is_file() for one in wanted) and bool(shutil.which(name)))
+    if found:
+        raise UsageError(f"a program, not a job: {name}", f"programs go after --: {command_of([name])}")
 
 
 def names(kind: str, cwd: Path) -> dict[str, Path]:

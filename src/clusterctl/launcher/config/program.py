@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ORIGIN = "command line"
 _SCRIPT = re.compile(r".+\.(py|sh|bash|pl|R|jl)")
 LONGEST_NAME = 64
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
 def without_job_file(program: Sequence[str]) -> Values:
@@ -36,6 +38,23 @@ def program_name(program: Sequence[str]) -> str:
     modules = (module.rpartition(".")[2] for flag, module in itertools.pairwise(words) if flag == "-m")
     found = next(itertools.chain(scripts, modules, (PurePath(word).name for word in words[:1])), "")
     return as_name(found)[:LONGEST_NAME] or "command"
+
+
+def with_interpreter(program: Sequence[str]) -> list[str]:
+    """The command that runs `program`, which may begin with a script."""
+    words = [str(word) for word in program]
+    interpreter = _INTERPRETERS.get(PurePath(words[0]).suffix) if words else None
+    return [interpreter, *words] if interpreter else words
+
+
+def needs_interpreter(program: Sequence[str]) -> bool:
+    """Whether `program` begins with the bare name of a script, which is looked up on PATH like any program."""
+    return [*program[:1]] != with_interpreter(program)[:1] and "/" not in program[0]
+
+
+def command_of(program: Sequence[str]) -> str:
+    """The command to type that submits `program`."""
+    return shlex.join(["clusterctl", "submit", "--", *with_interpreter(program)])
 
 
 def parted(typed: Sequence[str]) -> tuple[list[str], list[str]]:

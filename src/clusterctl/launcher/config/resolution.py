@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
-from clusterctl.launcher.config.program import ORIGIN, without_job_file
+from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.node.launch_command import DEEPSPEED, MPI, find_launch
 from clusterctl.shared.spec import BUILT_IN, OPTIMIZERS, PYG_MODELS, SCRIPT, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
@@ -216,7 +217,10 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 
     resources = job.resources
     gpus = resources.gpus_per_node or NO_GPUS
-    tasks = resources.tasks_per_node or int(gpus) or 1
+    launch = find_launch(job.argv) if job.workload == "command" else None
+    starts_workers = launch is not None and launch.starts_workers
+    tasks = resources.tasks_per_node or (1 if starts_workers else int(gpus) or 1)
+    cpus = resources.cpus_per_task
     code = absolute(("code",), job.code)
     if code is None and job.has_own_code and job.container.code == "mounted":
         code = str(cwd)
@@ -231,6 +235,10 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         container = replace(container, image=absolute(("container", "image"), container.image))
     if resources.tasks_per_node is None:
         values.origins["resources", "tasks_per_node"] = "default: one a GPU" if gpus else "default: one a node"
+        if launch and starts_workers:
+            values.origins["resources", "tasks_per_node"] = f"default: {launch.name} starts the workers of a node"
+            if gpus and not values.origin(("resources", "cpus_per_task")) and not resources.cpus_per_gpu:
+                cpus, values.origins["resources", "cpus_per_task"] = int(gpus), "default: one a GPU"
     warning = resources.warning
     if warning is None:
         warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
@@ -247,7 +255,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         job,
         code=code,
         restart=restart,
-        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
+        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus, warning=warning),
         container=container,
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
@@ -263,6 +271,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
+    yield from _of_programs(job)
     if job.workload != "command" and job.argv:
         message = f'only workload "command" takes a program, not "{job.workload}"'
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
@@ -336,6 +345,21 @@ def _of_lost_nodes(job: Job) -> Iterator[Problem]:
     if isinstance(job.train, LoopTrain) and not job.train.global_batch_size:
         message = "needs train.global_batch_size: with train.batch_size, fewer nodes would change the training"
         yield Problem(("restart", "min_nodes"), message)
+
+
+def _of_programs(job: Job) -> Iterator[Problem]:
+    """For scripts without their interpreter, and programs that would start processes on all nodes in each task."""
+    if job.workload == "command" and job.argv and needs_interpreter(job.argv):
+        yield Problem(("argv",), f"not a program on PATH, but a script: {job.argv[0]}", hint=command_of(job.argv))
+    resources = job.resources
+    tasks = resources.nodes * (resources.tasks_per_node or 1)
+    launch = find_launch(job.argv) if job.workload == "command" and tasks > 1 else None
+    if launch and launch.name == MPI:
+        hint = "let Slurm start the ranks, with `mpi` in the cluster file: name the program without mpirun"
+        yield Problem(("argv",), f"each of the {tasks} tasks would start {launch.name} again", hint=hint)
+    if launch and launch.name == DEEPSPEED and resources.nodes > 1 and "--launcher" in launch.given:
+        hint = "leave out --launcher: each node starts its own workers, without ssh"
+        yield Problem(("argv",), "deepspeed --launcher starts all nodes from one, but each node starts it", hint=hint)
 
 
 def _of_restarts(job: Job) -> Iterator[Problem]:

@@ -107,12 +107,21 @@ def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> 
 def explained(problems: list[Problem], values: Values, path: Path, hint: str = _HINT) -> ConfigError:
     """One error for all problems with their locations, in the order of the file."""
     file = shown_path(path)
-    hint = next((problem.hint for problem in problems if problem.hint), hint)
+    hints = [problem.hint or _meant(problem, values) for problem in problems]
+    hint = next(filter(None, hints), hint)
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
     if len(lines) == 1:
         return ConfigError(lines[0], hint)
     listed = "\n  ".join(lines)
     return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", hint)
+
+
+def _meant(problem: Problem, values: Values) -> str:
+    """The setting that was meant by one with an unknown key; only a number is repeated, as a text may be a secret."""
+    value, meant = values.get(problem.path), problem.nearest
+    if values.origin(problem.path) != "--set" or not meant or " or " in meant or type(value) not in (int, float):
+        return ""
+    return f"did you mean --set {'.'.join([*problem.path[:-1], meant] if '.' not in meant else [meant])}={value}?"
 
 
 def shown_path(path: Path) -> str:

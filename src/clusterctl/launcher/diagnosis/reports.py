@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.diagnosis.last_words import PythonError
     from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace
     from clusterctl.launcher.observe.rank_events import Death
+    from clusterctl.shared.node.launchers import Worker
 
 CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
 BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
@@ -347,12 +348,23 @@ def _killed(end: RankEnd) -> Candidate | None:
     if worker and worker.exit_code < 0:
         name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
         found = _ended_by(end, -worker.exit_code, name)
-        return replace(found, certain=found.certain and not end.words.concluded)
+        return replace(
+            found, certain=found.certain and not end.words.concluded, facts=(*_process(worker), *found.facts)
+        )
     if end.signal is not None:
         return _ended_by(end, end.signal, "its program" if end.rank.raised else "")
     if end.how and not end.how.startswith(("Exited with exit code", "Out Of Memory")):
         return end.says(Cause.KILLED, f"was killed: {end.how}")
     return None
+
+
+def _process(worker: Worker) -> tuple[str, ...]:
+    """Which process a launcher's failed worker was, as far as the launcher says so."""
+    if worker.pid is None:
+        return ()
+    where = f" on {worker.host}" if worker.host else ""
+    local = "" if worker.local_rank is None else f", with local rank {worker.local_rank}"
+    return (f"that worker was process {worker.pid}{where}{local}",)
 
 
 def _ended_by(end: RankEnd, number: int, what: str) -> Candidate:
@@ -397,7 +409,7 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
         return None
     if error is None and worker.rank is None and end.words.errors:
         error = end.words.errors[-1]  # the launcher's only child
-    place = () if worker.rank is None else (f"in the worker with rank {worker.rank} of its launcher",)
+    place = () if worker.rank is None else (f"in the worker with rank {worker.rank} of its launcher", *_process(worker))
     if error:
         found = _exception(end, error)
         recorded = error is end.words.recorded

@@ -13,6 +13,7 @@ from clusterctl.launcher.config import images_folder
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
+from clusterctl.launcher.submission.launched import workers_of_a_task
 from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_script
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
@@ -358,7 +359,7 @@ def options_of(resources: Resources, cluster: Cluster) -> list[Option]:
 def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     """The variables that the run adds to every task's environment; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
-    exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task)}
+    exports = {"OMP_NUM_THREADS": str(max(1, job.resources.cpus_per_task // workers_of_a_task(job)))}
     if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
         exports |= TUNED_ALLOCATOR
     if not brings_code(job):

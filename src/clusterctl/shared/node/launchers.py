@@ -1,6 +1,7 @@
-"""What torchrun and accelerate print when one of their workers has failed, read from the end of their stderr.
+"""What launchers print when one of their workers has failed, read from the end of their output.
 
-They exit with 1 whatever happened to the worker. Their last words say whether it ended by itself or was killed:
+torchrun and accelerate exit with 1 whatever happened to the worker. Their last words, on stderr, say whether it ended
+by itself or was killed:
 
     torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
     ============================================================
@@ -17,6 +18,9 @@ They exit with 1 whatever happened to the worker. Their last words say whether i
     ============================================================
 
 and, from accelerate with one worker, `subprocess.CalledProcessError: Command '[...]' died with <Signals.SIGKILL: 9>.`
+deepspeed exits with the worker's code, and prints on stdout:
+
+    [2026-11-26 00:46:41,123] [ERROR] [launch.py:325:sigkill_handler] ['python', ...] exits with return code = -9
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ _ONE_WORKER = re.compile(
     r"(?:subprocess\.)?CalledProcessError: Command .* "
     r"(?:died with (?:<Signals\.\w+: |unknown signal )(?P<signal>\d+)>?|returned non-zero exit status (?P<code>\d+))\."
 )
+_DEEPSPEED = re.compile(r"\[[\d :,-]+\] \[ERROR\] \[launch\.py:\d+:\w+\] \[.*\] exits with return code = (-?\d+)")
 _ACCELERATE = re.compile(r'  File ".*\baccelerate[/.]commands[/.].*", line \d+, in simple_launcher')
 
 
@@ -67,23 +72,24 @@ class Worker:
 class Summary:
     """The last words of a launcher; `first` is the worker that failed first, and made it end the others."""
 
-    launcher: str  # "torchrun" (also within accelerate) or "accelerate"
+    launcher: str  # "torchrun" (also within accelerate), "accelerate" or "deepspeed"
     first: Worker
     others: tuple[Worker, ...] = ()
 
 
 def read_summary(log: Path) -> Summary | None:
-    """The summary at the end of a rank's log of stderr; None if there is none, or the log cannot be read."""
+    """The summary at the end of a rank's log; None if there is none, or the log cannot be read."""
     try:
         content = read_regular(log, lambda file: (file.seek(max(0, file.seek(0, 2) - _MOST_BYTES)), file.read())[1])
     except OSError:
         return None
-    return summary_of(content.decode(errors="replace"))
+    text = content.decode(errors="replace")
+    return summary_of(text) or _of_deepspeed(text)
 
 
-def summary_of(stderr: str) -> Summary | None:
-    """The summary with which `stderr` ends, or None: a program may print anything earlier, and go on."""
-    lines = _TIME.sub("", _COLOUR.sub("", stderr)).splitlines()
+def summary_of(output: str) -> Summary | None:
+    """The summary with which `output` ends, or None: a program may print anything earlier, and go on."""
+    lines = _TIME.sub("", _COLOUR.sub("", output)).splitlines()
     while lines and _AFTER.fullmatch(lines[-1]):
         lines.pop()
     if not lines:
@@ -96,6 +102,12 @@ def summary_of(stderr: str) -> Summary | None:
         return None
     code = -int(ended["signal"]) if ended["signal"] else int(ended["code"])
     return Summary("accelerate", Worker(code, rank=0, local_rank=0))
+
+
+def _of_deepspeed(output: str) -> Summary | None:
+    """deepspeed ends with the first worker that fails, and this is the last line of its node."""
+    found = _DEEPSPEED.fullmatch(_TIME.sub("", output).rstrip().rpartition("\n")[2])
+    return Summary("deepspeed", Worker(int(found[1]))) if found else None
 
 
 def _of_torchrun(lines: list[str]) -> Summary | None:

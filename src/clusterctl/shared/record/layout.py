@@ -66,6 +66,7 @@ class Attempt:
     host_log = Inside("host.log")
     marks = Inside("marks")  # the batch script decides by these (`record.marks`)
     rendezvous = Inside("rendezvous.json")
+    hostfile = Inside("hostfile")  # the nodes, for launchers that read them from a file
     secret = Inside("secret")  # authenticates ranks and node writers to each other (`record.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from

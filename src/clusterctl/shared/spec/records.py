@@ -70,7 +70,8 @@ def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) ->
     problems: list[Problem] = []
     value = _read(cls, record, parse, (), problems)
     if problems:
-        raise InvalidRecord(problems)
+        paths = list(key_paths(cls, str(record.get("workload", ""))))
+        raise InvalidRecord([_placed(one, paths) if one.message == UNKNOWN_KEY else one for one in problems])
     return value  # type: ignore[no-any-return]
 
 
@@ -119,6 +120,28 @@ def _without(record: Any, path: tuple[str, ...]) -> Any:
 def nearest(word: str, names: typing.Iterable[str]) -> str:
     """The name that `word` most likely means, or an empty string."""
     return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
+
+
+def key_paths(cls: type, workload: str = "") -> typing.Iterator[tuple[str, ...]]:
+    """Every key of `cls` and of its tables."""
+    for name, hint in fields_of(cls, workload).items():
+        inner = unwrapped(hint)[0]
+        paths = key_paths(inner) if dataclasses.is_dataclass(inner) and isinstance(inner, type) else ((),)
+        yield from ((name, *path) for path in paths)
+
+
+def _with_word(key: str, names: typing.Iterable[str]) -> str:
+    """The first name that has `key` as a word, such as gpus_per_node for gpus; empty without one."""
+    return next((name for name in names if f"_{key}_" in f"_{name}_"), "")
+
+
+def _placed(problem: Problem, paths: list[tuple[str, ...]]) -> Problem:
+    """`problem` of an unknown key, with the keys of other tables that it may mean, by their last components."""
+    key = problem.path[-1]
+    found = [path for path in paths if path[-1] == key]
+    if not found and not problem.nearest and (close := _with_word(key, (path[-1] for path in paths))):
+        found = [path for path in paths if path[-1] == close]
+    return problem._replace(nearest=" or ".join(".".join(path) for path in found[:3])) if found else problem
 
 
 @functools.cache  # one `status` may read a thousand records, and types never change
@@ -170,7 +193,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
         if key in hints:
             values[key] = _read(hints[key], raw, parse, (*path, key), problems)
         else:
-            new = RENAMED.get((*path, key), ("", ""))[1] or nearest(key, hints)
+            new = RENAMED.get((*path, key), ("", ""))[1] or nearest(key, hints) or _with_word(key, hints)
             problems.append(Problem((*path, key), UNKNOWN_KEY, new))
     return cls(**values) if len(problems) == before else None
 

@@ -24,6 +24,7 @@ from clusterctl.launcher.config.stages import stages_of
 from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
+from clusterctl.launcher.submission.launched import shown
 from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
 from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
 from clusterctl.launcher.submission.sbatch import own_words, test_only
@@ -125,6 +126,11 @@ class DryRun:
             return ""
         held = f"{plural(spares, 'spare node')} held idle beside {plural(resources.nodes, 'node')}"
         return f"{held}: up to {hours:,.3g} node hours for each job"
+
+    @property
+    def launcher(self) -> str:
+        """What the launcher of a program's workers gets from the job, and the resulting command; empty without one."""
+        return self.resolved.secrets.hide(shown(self.resolved.job))
 
     @property
     def batches(self) -> Batches | None:
