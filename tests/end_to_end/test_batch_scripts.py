@@ -168,6 +168,57 @@ def test_a_run_where_nothing_of_ours_can_start_is_plain_sbatch(stage: Stage, tmp
     assert (stage.status(run)["stage"], stage.status(run)["exit_code"]) == ("failed", 5)
 
 
+ELEMENT = """#SBATCH --array=1,3,7-9:2%3 --output=%A-%a.txt
+echo "$SLURM_ARRAY_TASK_ID: $SLURM_ARRAY_TASK_COUNT from $SLURM_ARRAY_TASK_MIN to $SLURM_ARRAY_TASK_MAX"
+srun bash -c 'echo "rank of $SLURM_ARRAY_TASK_ID"'
+while [ ! -e go ]; do sleep 0.2; done
+[ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -n "$WELL" ]
+"""
+
+
+def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: Stage) -> None:
+    sweep = stage.submit(write(stage, ELEMENT))
+    first, third, waiting = (RunDir(stage.runs / f"{sweep.id}.{index}") for index in (1, 3, 9))
+    stage.wait_for_stage(first, "training")
+    assert stage.status(waiting)["stage"] == "queued"
+    assert not waiting.path.exists()
+    assert why(stage, waiting)["class"] == "pending"
+    after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after-any", sweep.id)
+    assert stage.call("cancel", "--yes", "--cluster", stage.cluster, waiting.id).returncode == 0
+    stage.wait_for_stage(waiting, "cancelled")
+    (stage.folder / "go").touch()
+    stage.wait_for_stage(third, "failed")
+    stage.wait_for_stage(after, "finished")
+    shown = stage.call("status", sweep.id, "--cluster", stage.cluster, "-o", "json")
+    states = {one["id"].rpartition(".")[2]: one["stage"] for one in json.loads(shown.stdout)["runs"]}
+    assert states == {"1": "finished", "3": "failed", "7": "finished", "9": "cancelled"}
+    array = stage.job_id(first).partition("_")[0]
+    assert "3: 4 from 1 to 9" in logs(stage, third)
+    assert "rank of 3" in logs(stage, third, "--rank", "0")
+    assert sorted(path.name for path in stage.folder.glob("*.txt")) == [f"{array}-{index}.txt" for index in (1, 3, 7)]
+    stage.call("resume", third.id, "--cluster", stage.cluster)
+    stage.wait_for_stage(third, "failed")
+    assert "3: 1 from 3 to 3" in logs(stage, third), "the element alone, under its own index"
+    again = stage.call("rerun", third.id, "--cluster", stage.cluster, "--set", "env.WELL=1")
+    assert again.returncode == 0, again.stderr
+    stage.wait_for_stage(RunDir(stage.runs / again.stdout.strip()), "finished")
+
+
+@pytest.mark.long
+def test_an_array_that_slurm_refuses_leaves_nothing(stage: Stage) -> None:
+    for indices in ("0-99999999", "0-5000", "3-1", "1-", "one"):
+        done = stage.call("submit", write(stage, f"#SBATCH --array={indices}\n"), "--cluster", stage.cluster)
+        assert done.returncode == 4, done.stderr
+        assert "Invalid job array" in done.stderr
+        assert "train.sbatch:2" in done.stderr
+    words = ("--array", "0-1", "--sweep", "env.LR=1,2")
+    done = stage.call("submit", write(stage, ""), "--cluster", stage.cluster, *words)
+    assert done.returncode == 2
+    assert "cannot combine --sweep with --array" in done.stderr
+    assert not [*stage.runs.glob("[!.]*")]
+    assert not [*stage.runs.glob(".sweeps/[!.]*")]
+
+
 def test_a_missing_folder_and_an_unknown_option_are_found_before_the_queue(stage: Stage) -> None:
     for text, words in (("-o no/such/%j.out", "no such folder"), ("--no-such-option", "--no-such-option")):
         done = stage.call("submit", write(stage, f"#SBATCH {text}\n"), "--cluster", stage.cluster)

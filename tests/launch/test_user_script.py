@@ -87,7 +87,6 @@ def test_a_file_that_begins_with_an_interpreter_is_a_batch_script(
         (b"#!/bin/bash\necho \0\n", "NUL"),
         (b"#!\necho\n", "no interpreter"),
         (b"#!/bin/bash\n#SBATCH -A <PROJECT>\n", "placeholder: <PROJECT>"),
-        (b"#!/bin/bash\n#SBATCH --array=0-3\n", "--array"),
         (b"#!/bin/bash\n#SBATCH -W\n", "--wait"),
         (b"#!/bin/bash\n#SBATCH -M other\n", "--clusters"),
         (b"#!/bin/bash\n#SBATCH --test-only\n", "--test-only"),
@@ -155,8 +154,8 @@ def test_settings_without_an_effect_are_refused(setting: str) -> None:
 
 
 def test_what_is_not_supported_is_refused_wherever_it_comes_from() -> None:
-    with pytest.raises(ConfigError, match="array"):
-        words("", "resources.sbatch.array=0-3")
+    with pytest.raises(ConfigError, match="wait"):
+        words("", "resources.sbatch.wait=")
     with pytest.raises(ConfigError, match="SBATCH_WAIT"):
         words("", SBATCH_WAIT="1")
 

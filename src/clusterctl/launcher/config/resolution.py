@@ -62,6 +62,11 @@ class Resolved:
     stage: str | None = None  # of the job file
     script: UserScript | None = None  # a batch script of the user's own, which runs as sbatch would run it
 
+    @property
+    def array(self) -> str:
+        """The indices of the elements of a batch script's array, as typed, such as `0-9%4`; empty for any other job."""
+        return (self.job.resources.sbatch.get("array") or "") if self.script else ""
+
 
 def resolve(
     job: str | None,
@@ -266,6 +271,9 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         message = f'only workload "command" takes a program, not "{job.workload}"'
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
+    if job.workload != SCRIPT and "array" in resources.sbatch:
+        message = "only for a batch script of your own; for other jobs: --sweep env.NAME=0..9"
+        yield Problem(("resources", "sbatch", "array"), message)
     for name in sorted(own & set(resources.sbatch)):
         yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the job file's key instead")
     if job.notify.command and not job.notify.command[0]:

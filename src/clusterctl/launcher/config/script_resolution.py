@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from clusterctl.launcher.config.resolution import (
 from clusterctl.launcher.config.secrets import secrets_of
 from clusterctl.launcher.config.source import Values, read_values
 from clusterctl.launcher.config.user_script import OF_ENVIRONMENT, UNSUPPORTED
-from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.spec import SCRIPT, Job, Resources, from_record
 from clusterctl.shared.spec.keys import leaves_as_written
 from clusterctl.shared.spec.records import InvalidRecord
@@ -49,6 +50,9 @@ SCRIPT_KEYS = {
     "gpus-per-node": "gpus_per_node",
     "mem": "memory",
 }
+
+# The list of indices that sbatch gets; of an element that is submitted again, its own index.
+ARRAY = ("resources", "sbatch", "array")
 
 
 def resolve_script(
@@ -76,6 +80,10 @@ def resolve_script(
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
             values.put(("resources", name), environment[variable], f"environment {variable}")
+    if indices := environment.get("SBATCH_ARRAY_INX"):
+        values.put(ARRAY, indices, "environment SBATCH_ARRAY_INX")
+    elif "array" in asked:
+        values.put(ARRAY, asked["array"].value, f"{script.place}:{asked['array'].line}")
     for one in asked.values():
         key = ("resources", SCRIPT_KEYS.get(one.name, ""))
         if key[1] and not values.origin(key) and _is_valid(key[1], one.value):
@@ -106,7 +114,11 @@ def resolve_script_again(
         if not values.origin(("resources", name)) and getattr(cluster, name) is not None:
             values.put(("resources", name), getattr(cluster, name), f"cluster {cluster.name}")
     bring_secrets(values, cluster, environment)
-    return _script_job(script, values, cluster, tuple(settings), environment, run_json)
+    again = _script_job(script, values, cluster, tuple(settings), environment, run_json)
+    if not again.array.isdecimal() and again.array:
+        hint = f"for one more array: clusterctl submit {script.place} --array {shlex.quote(again.array)}"
+        raise UsageError(f"--array {again.array}: a run is one element", hint)
+    return again
 
 
 def _script_job(

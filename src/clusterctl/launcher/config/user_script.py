@@ -45,12 +45,11 @@ _KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 _LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
-    "array": "remove it, and use --sweep env.NAME=0..3; or use sbatch itself",
     "clusters": "remove it, and choose the cluster with --cluster",
     "test-only": "remove it, and use: clusterctl submit --dry-run=slurm",
     "wait": "remove it, and use: clusterctl submit --wait",
 }
-OF_ENVIRONMENT = {"SBATCH_ARRAY_INX": "array", "SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
+OF_ENVIRONMENT = {"SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
 
 
 class Directive(NamedTuple):

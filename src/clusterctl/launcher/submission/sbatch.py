@@ -74,7 +74,7 @@ class BatchJob(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> BatchJob:
         run, own = plan.run, plan if plan.script else None
-        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id, own)
+        return cls(render(plan), [*plan.task], run.runs, run.pickles, plan.tasks, plan.secrets, run.id, own)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:

@@ -5,6 +5,10 @@ start           shared/node/script_start.py, which records the start and becomes
 bin/srun        shared/node/script_srun.py, the first srun on the script's PATH, unless `see_ranks` is false
 bin/task        shared/node/script_task.py, what it starts before each task
 
+An array has one directory like that, `.sweeps/SWEEP/0`, from which `start` makes that of each element. It has besides:
+
+begun/          an empty file for each element that has its directory
+
 Unlike every other job, it inherits the environment of `submit`, as with sbatch.
 """
 
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.config.user_script import UserScript
+from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import read_whole, write_text
 from clusterctl.shared.record.ownership import make_private
@@ -56,6 +61,11 @@ class ScriptPlan:
     lost: str
     environment: Mapping[str, str]  # added to the one of `submit`
     sees_ranks: bool = True
+
+    def job_id(self, answer: str) -> str:
+        """The job of a run from sbatch's answer: an element of an array is submitted again as an array of itself."""
+        index = dict(self.options).get("array")
+        return element_id(answer, int(index)) if index else answer
 
     def frozen(self, run: RunDir) -> str:
         """The copy of the script that runs."""
@@ -102,6 +112,8 @@ def plan_script(
         options.append(("job-name", resolved.job.name))
     elif script.job_name({}) == script.name:  # that of the copy would be its own
         options.append(("job-name", os.environ.get("SBATCH_JOB_NAME") or script.name))
+    if resolved.array and "array" not in dict(options):  # it is in the lines, but this may be one element alone
+        options.append(("array", resolved.array))
     python = resolved.cluster.python or interpreter
     return ScriptPlan(
         script, tuple(options), python, _lost(script, run, python), dict(resolved.job.env), resolved.job.see_ranks

@@ -2,8 +2,8 @@
 
 A copy of this file is in the run directory, and the first line of the run's copy of the script names it as the
 interpreter: `#!RUN/start /bin/bash -l`. So `$0`, the arguments, the process and its parent, and the signals that reach
-it are those of plain sbatch (docs/decisions/batch-scripts.md). It imports nothing of ours, and whatever fails here, the
-script must start: its record comes second.
+it are those of plain sbatch (docs/decisions/batch-scripts.md). An array has one copy, which also makes the directory of
+each element. It imports nothing of ours, and whatever fails here, the script must start: its record comes second.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 def main(own: str, interpreter: str, words: list[str]) -> NoReturn:
     """`words` are the script's path and arguments, `interpreter` is the rest of its first line."""
-    run, environment = Path(own).absolute().parent, exact_environment()
-    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):  # a full disk, or damaged files
+    place, environment = Path(own).absolute().parent, exact_environment()
+    # A full disk, damaged files, or a start by hand outside any job.
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, LookupError):
+        run = element_of(place, environment) if (place / "begun").is_dir() else place
         if begin(run, environment):
             see_tasks(run, environment)
     program, *argument = interpreter.split(None, 1)  # as the kernel parts it
@@ -46,12 +48,70 @@ def exact_environment() -> Environment:
     return {name: value for name, equals, value in (entry.partition(b"=") for entry in entries) if equals}
 
 
+def element_of(array: Path, environment: Environment) -> Path:
+    """The run of the element that starts. Raises LookupError if it is of another array, such as one by `sbatch $0`."""
+    job, index = (environment[name].decode() for name in (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID"))
+    if read(array / "submission.json").get("job_id") not in (None, job):
+        raise LookupError(job)
+    return make_element(array, index, f"{job}_{index}")
+
+
+def make_element(array: Path, index: str, job: str) -> Path:
+    """The run of an element: a directory with what the array's own has for all of them, made if there is none."""
+    run = array.parents[2] / f"{array.parent.name}.{index}"
+    if run.is_dir() or (array / "begun" / index).exists():
+        return run
+    record = read(array / "run.json")
+    count = record.pop("elements")
+    del record["array"]
+    record["id"] = run.name
+    record["job"]["resources"]["sbatch"] = {**record["job"]["resources"].get("sbatch", {}), "array": index}
+    aside = run.with_name(f".{run.name}.{os.uname().nodename}.{os.getpid()}")
+    programs = [f"bin/{path.name}" for path in (array / "bin").glob("*")]
+    for folder in ("", "attempts", "submitit", *(["bin"] if programs else [])):
+        (aside / folder).mkdir(mode=0o700)
+    write(aside / "run.json", record)
+    write(aside / "submission.json", {"job_id": job, "time": time.time()})
+    parent = os.path.realpath(run.parent)
+    (aside / "code").symlink_to(os.path.relpath(os.path.realpath(array / "code"), f"{parent}/{run.name}"))
+    for name in ("script.sh", "git.patch", *programs):
+        if (array / name).is_file():
+            copy(array / name, aside / name, os.fsencode(f"#!{array}/"), os.fsencode(f"#!{run}/"))
+    try:
+        aside.rename(run)
+    except OSError:
+        if not run.is_dir():
+            raise
+        remove(aside)  # somebody who cancels it has just made it
+    (array / "begun" / index).touch(mode=0o600)
+    if len(os.listdir(array / "begun")) == count:  # noqa: PTH208
+        (array.parents[1] / ".arrays" / array.parent.name).unlink(missing_ok=True)
+    return run
+
+
+def copy(source: Path, target: Path, before: bytes, after: bytes) -> None:
+    """Copy a file, with `after` in place of `before` at its beginning."""
+    text = source.read_bytes()
+    target.write_bytes(after + text.removeprefix(before) if text.startswith(before) else text)
+    target.chmod(source.stat().st_mode & 0o777)
+
+
+def remove(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+    folder.rmdir()
+
+
 def begin(run: Path, environment: Environment) -> bool:
     """Record an attempt; False if this is not the start of the run's own job.
 
     A script may start its own copy by hand, or submit it (`sbatch $0`), which is another job.
     """
     job = environment[b"SLURM_JOB_ID"].decode()
+    array, index = (environment.get(name, b"").decode() for name in (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID"))
     restarts = int(environment.get(b"SLURM_RESTART_COUNT", b"0"))
     submitted = read(run / "submission.json").get("job_id")
     resumes = read(run / "run.json").get("resumes") or [{}]
@@ -59,7 +119,7 @@ def begin(run: Path, environment: Environment) -> bool:
     first = resumes[-1].get("attempts") or 0
     known = [read(run / f"attempts/{number}/host.json") for number in numbers if number >= first]
     begun = any(one.get("job_id") != job or one.get("restart_count") == restarts for one in known)
-    if begun or submitted not in (None, job):
+    if begun or submitted not in (None, job, f"{array}_{index}"):
         return False
     number = numbers[-1] + 1 if numbers else 0
     attempt = run / f"attempts/{number}"

@@ -14,7 +14,8 @@ from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.run_record import read_record, read_submission
+from clusterctl.launcher.observe.script_arrays import make_directory
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
 from clusterctl.launcher.submission.plan import has_project
@@ -98,6 +99,7 @@ class _Again(NamedTuple):
 def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
     record = read_record(run)
     record.require_ours()
+    make_directory(run, read_submission(run).job_id)
     where = load_cluster(cluster) if cluster else record.cluster
     given = settings(overrides)
     written = read_fields(run.run_json)

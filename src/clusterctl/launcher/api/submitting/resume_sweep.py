@@ -123,6 +123,8 @@ def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
     parsed = [parse_axis(axis) for axis in axes]
     if not parsed:
         return []
+    if record.array:
+        raise UsageError(f"{record.sweep.id} is an array", "for more elements, submit the script with another --array")
     rows = combinations(parsed, None, 0)
     known = {frozenset(settings) for settings in record.settings}
     if {*map(key_of, rows[0])} != {*record.keys}:

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec.keys import Difference
 
 
+class HasArray(UsageError):
+    """A single run was requested of a batch script with an array."""
+
+
 def load(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
