@@ -125,6 +125,46 @@ def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     assert "start 1" in logs(stage, run)
 
 
+def test_a_killed_script_runs_again_in_its_own_job_if_the_user_asks_for_it(stage: Stage) -> None:
+    body = """echo "start ${SLURM_RESTART_COUNT:-0}"
+srun -K bash -c 'if [ "$SLURM_PROCID$SLURM_RESTART_COUNT" = 1 ]; then kill -9 $$; fi'
+"""
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}set -e\n{body}"), "--set", "restart.limit=2", "--wait")
+    assert [attempt.number for attempt in run.attempts()] == [0, 1]
+    assert {f"start {number}" in logs(stage, run) for number in (0, 1)} == {True}
+    assert stage.status(run)["stage"] == "finished"
+
+
+@pytest.mark.long
+def test_restarts_of_a_script_are_counted_and_an_exception_is_none(stage: Stage) -> None:
+    killed = stage.submit(write(stage, "kill -9 $$\n"), "--set", "restart.limit=2")
+    failed = stage.submit(write(stage, "exit 3\n", "fails.sh"), "--set", "restart.limit=2")
+    stage.wait_for_stage(killed, "failed")
+    stage.wait_for_stage(failed, "failed")
+    assert (len(killed.attempts()), len(failed.attempts())) == (3, 1)
+    cancelled = stage.submit(write(stage, UNTIL_A_FILE, "waits.sh"), "--set", "restart.limit=2")
+    stage.wait_for_stage(cancelled, "training")
+    stage.call("cancel", "--yes", "--cluster", stage.cluster, cancelled.id)
+    stage.wait_for_stage(cancelled, "cancelled")
+    assert len(cancelled.attempts()) == 1
+
+
+@pytest.mark.long
+def test_a_script_with_restarts_is_requeued_before_its_time_limit_and_gets_signals(stage: Stage) -> None:
+    text = """trap 'echo got USR1' USR1
+echo "start ${SLURM_RESTART_COUNT:-0}"
+[ -n "$SLURM_RESTART_COUNT" ] || for _ in {1..600}; do sleep 0.2; done
+"""
+    run = stage.submit(write(stage, text), "--set", "restart.limit=1", "-t", "1")
+    stage.wait_for_stage(run, "training")
+    wait_until(lambda: "start 0" in logs(stage, run), 30)
+    stage.slurm("scancel", "-b", "-s", "USR1", stage.job_id(run))
+    wait_until(lambda: "got USR1" in logs(stage, run), 30)
+    stage.wait_for_stage(run, "finished", seconds=200)
+    assert len(run.attempts()) == 2
+    assert "start 1" in logs(stage, run)
+
+
 @pytest.mark.long
 def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
     run = stage.submit(

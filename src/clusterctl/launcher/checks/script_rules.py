@@ -32,6 +32,9 @@ def script_rules(
         return
     if plan.script.lost:
         hint = "logs, why and status then know only what Slurm tells; set CLUSTERCTL_RUNS to another folder"
+        if resolved.job.restart.limit:
+            hint = "set CLUSTERCTL_RUNS to another folder, or leave restart.limit out"
+            yield fail("script", f"restart.limit needs a start that is recorded: {plan.script.lost}", hint)
         yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
     asked = {one.name: one.value for one in script.asked.values()}
     asked |= {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from clusterctl.launcher.config.source import Values, read_values
 from clusterctl.launcher.config.user_script import OF_ENVIRONMENT, UNSUPPORTED
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.spec import SCRIPT, Job, Resources, from_record
+from clusterctl.shared.spec.job import Restart
 from clusterctl.shared.spec.keys import leaves_as_written
 from clusterctl.shared.spec.records import InvalidRecord
 
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 # What applies to a batch script; it brings everything else itself.
-_OF_SCRIPTS = ("env", "name", "notify", "resources", "see_ranks", "track")
-_NOT_OF_SCRIPTS = ("allocator", "local_code", "warning")
+_OF_SCRIPTS = ("env", "name", "notify", "resources", "restart", "see_ranks", "track")
+_NOT_OF_SCRIPTS = (
+    *(("resources", name) for name in ("allocator", "local_code", "warning")),
+    *(("restart", one.name) for one in fields(Restart) if one.name not in ("by", "limit")),
+)
 # Options of which one is enough for sbatch to know what the cluster file would fill in.
 _FILLED_IN = ("partition", "account", "qos")
 
@@ -131,15 +136,22 @@ def _script_job(
 ) -> Resolved:
     overrides = overrides_of(settings, SCRIPT)
     for key in overrides.origins:
-        if key[0] not in _OF_SCRIPTS or (key[0] == "resources" and key[1] in _NOT_OF_SCRIPTS):
+        if key[0] not in _OF_SCRIPTS or key in _NOT_OF_SCRIPTS:
             message = f"{'.'.join(key)} has no effect on a batch script"
             hint = f"arguments for the script follow --: clusterctl submit {script.place} -- ARGUMENTS"
             raise ConfigError(message, hint)
     values.layer(overrides)
     values.put(("workload",), SCRIPT, "the script")
     values.put(("argv",), [script.name, *script.arguments], ORIGIN)
-    values.put(("restart", "limit"), 0, "default: Slurm alone starts a batch script again")
+    if values.origin(("restart", "limit")) != "--set":
+        values.put(("restart", "limit"), 0, "default: Slurm alone starts a batch script again")
     job = read_values(Job, values, file)
+    if job.restart.by == "successor":
+        hint = "leave it out: its own job is requeued"
+        raise ConfigError("restart.by: a batch script goes on only in its own job, which has its environment", hint)
+    if job.restart.limit and (line := script.asked.get("no-requeue")):
+        message = f"{script.place}:{line.line}: --no-requeue contradicts restart.limit={job.restart.limit}"
+        raise ConfigError(message, "remove one of them")
     if reserved := next((name for name in job.env if name.startswith(RESERVED_PREFIXES)), None):
         raise ConfigError(f"env.{reserved}: Slurm or clusterctl sets this variable", "choose another name")
     if option := next((name for name in job.resources.sbatch if name in UNSUPPORTED), None):

@@ -112,6 +112,8 @@ def plan_script(
         options.append(("job-name", resolved.job.name))
     elif script.job_name({}) == script.name:  # that of the copy would be its own
         options.append(("job-name", os.environ.get("SBATCH_JOB_NAME") or script.name))
+    if resolved.job.restart.limit and "requeue" not in script.asked and "requeue" not in dict(options):
+        options.append(("requeue", None))
     if resolved.array and "array" not in dict(options):  # it is in the lines, but this may be one element alone
         options.append(("array", resolved.array))
     python = resolved.cluster.python or interpreter

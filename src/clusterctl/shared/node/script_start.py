@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
 
 TYPE_CHECKING = False  # like typing's
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     Environment = dict[bytes, bytes]
@@ -26,11 +30,20 @@ if TYPE_CHECKING:
 def main(own: str, interpreter: str, words: list[str]) -> NoReturn:
     """`words` are the script's path and arguments, `interpreter` is the rest of its first line."""
     place, environment = Path(own).absolute().parent, exact_environment()
+    again: Again | None = None
     # A full disk, damaged files, or a start by hand outside any job.
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, LookupError):
         run = element_of(place, environment) if (place / "begun").is_dir() else place
         if begin(run, environment):
             see_tasks(run, environment)
+            if limit := read(run / "run.json")["job"].get("restart", {}).get("limit"):
+                again = Again(run, environment, limit)
+    if again:
+        again.supervise(lambda: become(interpreter, words, environment))
+    become(interpreter, words, environment)
+
+
+def become(interpreter: str, words: list[str], environment: Environment) -> NoReturn:
     program, *argument = interpreter.split(None, 1)  # as the kernel parts it
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
@@ -121,12 +134,17 @@ def begin(run: Path, environment: Environment) -> bool:
     begun = any(one.get("job_id") != job or one.get("restart_count") == restarts for one in known)
     if begun or submitted not in (None, job, f"{array}_{index}"):
         return False
-    number = numbers[-1] + 1 if numbers else 0
+    begin_attempt(run, numbers[-1] + 1 if numbers else 0, restarts, environment)
+    return True
+
+
+def begin_attempt(run: Path, number: int, restarts: int, environment: Environment) -> None:
+    """Record the start of an attempt. `restarts`: how often Slurm has started the job again."""
     attempt = run / f"attempts/{number}"
     attempt.mkdir(mode=0o700)
     record = {
         "attempt": number,
-        "job_id": job,
+        "job_id": environment[b"SLURM_JOB_ID"].decode(),
         "restart_count": restarts,
         "nodes": environment.get(b"SLURM_JOB_NODELIST", b"").decode(),
         "start": int(time.time()),
@@ -137,13 +155,157 @@ def begin(run: Path, environment: Environment) -> bool:
     for name, target in (("script.out", out), ("host.log", err), *([("script.err", err)] if err != out else [])):
         if target.is_file():  # not /dev/null
             (attempt / name).symlink_to(target)
-    return True
 
 
 def see_tasks(run: Path, environment: Environment) -> None:
     """Put our srun first, unless the run has none."""
     if b"PATH" in environment and (run / "bin").is_dir():
         environment[b"PATH"] = os.fsencode(run / "bin") + b":" + environment[b"PATH"]
+
+
+class Again:
+    """Runs the script as a child, and again if it is killed; before the job's time limit it has Slurm requeue the job.
+
+    Only for a script whose user has set `restart.limit`: it sees another parent, and signals are passed on to it.
+    """
+
+    def __init__(self, run: Path, environment: Environment, limit: int) -> None:
+        self.run, self.environment, self.limit = run, environment, limit
+        self.restarts = int(environment.get(b"SLURM_RESTART_COUNT", b"0"))  # Slurm's own
+        array, index = environment.get(b"SLURM_ARRAY_JOB_ID"), environment.get(b"SLURM_ARRAY_TASK_ID", b"")
+        # scontrol takes the job ID of an array's last element for the whole array.
+        self.job = (array + b"_" + index if array else environment[b"SLURM_JOB_ID"]).decode()
+        self.first = (read(run / "run.json").get("resumes") or [{}])[-1].get("attempts") or 0
+        self.requeued = self.told = False
+
+    @property
+    def number(self) -> int:
+        return max(int(path.name) for path in (self.run / "attempts").iterdir() if path.name.isdecimal())
+
+    @property
+    def starts_left(self) -> int:
+        return 0 if (self.run / "cancel.json").exists() else self.limit - (self.number - self.first)
+
+    def supervise(self, start: Callable[[], NoReturn]) -> NoReturn:
+        """Call `start` in a child, and end as the last child ends."""
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                if starts := self.number - self.first:
+                    self.environment[b"SLURM_RESTART_COUNT"] = str(starts).encode()
+                if self.starts_left <= 0:
+                    self.scontrol("update", f"JobId={self.job}", "Requeue=0")  # Slurm's restarts count, too
+            written = size_of_errors()
+            if (child := os.fork()) == 0:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+                start()
+            status = self.wait(child)
+            code = os.waitstatus_to_exitcode(status)
+            code = 128 - code if code < 0 else code
+            try:
+                if self.told or self.requeued or self.starts_left <= 0 or not was_killed(code, written):
+                    break
+                number = self.number
+                self.note(exit_code=code, end=int(time.time()), restarting=True)
+                begin_attempt(self.run, number + 1, self.restarts, self.environment)
+            except (OSError, ValueError):  # a full disk
+                break
+        if os.WIFSIGNALED(status):
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            os.kill(os.getpid(), os.WTERMSIG(status))
+        os._exit(code)
+
+    def wait(self, child: int) -> int:
+        """The wait status of `child`; passes signals on, and requeues the job before its limit or in a preemption."""
+        look_at = self.warning()
+        while True:
+            found = signal.sigtimedwait(WATCHED, max(0.0, min(look_at - time.time(), 3600)))
+            number = found.si_signo if found else 0
+            if number == signal.SIGCHLD:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return status
+            elif number == signal.SIGTERM:  # Slurm sends it to the script, too
+                self.told = True
+                if re.search(r"PreemptTime=\d", self.scontrol("show", "job", self.job)[1]):
+                    self.requeue()
+            elif number:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
+            if time.time() >= look_at:
+                look_at = self.warning()  # somebody may have extended the limit
+                if look_at <= time.time() + 1:
+                    self.requeue()
+                    look_at = time.time() + RETRY_SECONDS
+
+    def warning(self) -> float:
+        """When to act before the job's time limit; infinite without a limit."""
+        text = self.scontrol("show", "job", self.job)[1]
+        start, end = (re.search(rf"\b{name}Time=([-\dT:]+)", text) for name in ("Start", "End"))
+        if not (start and end) or self.requeued:
+            return math.inf
+        begun, ends = (time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")) for found in (start, end))
+        return ends - min(WARNING_SECONDS, (ends - begun) / 4)
+
+    def requeue(self) -> None:
+        """Have Slurm start the job again, once; recorded before, since Slurm then ends this process."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.requeued or self.starts_left <= 0:
+                return
+            self.note(requeuing=True)
+            code, answer = self.scontrol("requeue", self.job)
+            self.requeued = not code or "pending execution" in answer  # Slurm has done so itself
+            if self.requeued:
+                self.note(requeued=True)
+            else:
+                self.note(requeuing=False, requeue_problem=answer.strip()[:150] or f"exit code {code}")
+
+    def note(self, **fields: object) -> None:
+        """Add to the record of the attempt."""
+        path = self.run / f"attempts/{self.number}/host.json"
+        write(path, {**read(path), **fields})
+
+    def scontrol(self, *words: str) -> tuple[int, str]:
+        """The exit code and output of scontrol, which must not be ended by a TERM to the whole job: it is blocked."""
+        import subprocess  # late: few scripts need it
+
+        environment = {**self.environment, b"SLURM_TIME_FORMAT": b"standard"}
+        try:
+            done = subprocess.run(
+                ["scontrol", *words], env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return 1, str(error)
+        return done.returncode, done.stdout + done.stderr
+
+
+def size_of_errors() -> int:
+    """How much the script's standard error has by now."""
+    return os.fstat(2).st_size
+
+
+def was_killed(code: int, written: int) -> bool:
+    """Whether a script that ended with `code` was killed, or a rank of it was; not by an exception of the user's.
+
+    srun ends with the highest code of its tasks: 143 if it has terminated others after the first one. Its own messages,
+    after the first `written` bytes of standard error, say how the first one ended.
+    """
+    if code not in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
+        return False
+    text = b""
+    if stat.S_ISREG(os.fstat(2).st_mode):
+        with contextlib.suppress(OSError), open("/proc/self/fd/2", "rb") as file:  # noqa: PTH123
+            file.seek(max(written, os.fstat(2).st_size - 2**20))
+            text = file.read(2**20)
+    first = TASK_ENDED.search(text)
+    return first[1] in (b"Killed", b"Out Of Memory") if first else code == 128 + signal.SIGKILL
+
+
+TASK_ENDED = re.compile(rb"^srun: error: \S+: tasks? [0-9,-]+: (Killed|Out Of Memory|[^\n]*)", re.MULTILINE)
+WARNING_SECONDS, RETRY_SECONDS = 20, 5
+_NOT_WATCHED = "KILL STOP CONT TSTP TTIN TTOU SEGV BUS FPE ILL TRAP ABRT SYS PIPE"
+WATCHED = signal.valid_signals() - {signal.Signals[f"SIG{name}"] for name in _NOT_WATCHED.split()}
 
 
 def read(path: Path) -> dict[str, Any]:
