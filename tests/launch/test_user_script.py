@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.config.script_resolution import resolve_script, resolve_script_again
-from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script
+from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script, unseen_starts
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.user_script import read_frozen
@@ -213,3 +213,51 @@ def test_a_repeated_script_is_asked_for_the_same() -> None:
     assert (again.job.resources.nodes, again.job.resources.partition, again.job.env) == (2, None, {"LR": "2"})
     assert isinstance(again.job, Job)
     assert again.job.argv == ("a.sh", "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("/usr/bin/srun hostname", "/usr/bin/srun"),
+        ("bash -lc 'srun python train.py'", "bash -lc"),
+        ("mpirun -n 4 ./simulate", "mpirun"),
+        ("srun --pty bash", "--pty"),
+        ("srun -n 4 -u python train.py", "-u"),
+        ("srun -o rank-%t.txt ./simulate", "rank-%t.txt"),
+        ("srun --container-image=x python train.py", "--container-image=x"),
+        ("srun -n 4 \\\n  --pty \\\n  bash", "--pty"),
+        ("# mpirun -n 4", ""),
+        ("srun -n 4 python -u train.py --output=x-%t", ""),
+        ("srun python train.py", ""),
+        ("echo mpirunner; $HOME/bin/srun-like", ""),
+    ],
+)
+def test_a_script_tells_where_ranks_cannot_be_seen(line: str, word: str) -> None:
+    assert unseen_starts(f"{BASH}{line}\n") == ([(2, word)] if word else [])
+
+
+def test_an_array_is_passed_on_and_one_element_of_it_again(tmp_path: Path) -> None:
+    lines = "#SBATCH --array=1,3-9:2%2\n"
+    assert "--array=1,3-9:2%2" in words(lines)
+    assert "--array=0-1" in words(lines, SBATCH_ARRAY_INX="0-1")
+    assert "--array=4" in words(lines, "resources.sbatch.array=4", SBATCH_ARRAY_INX="0-1")
+    script = UserScript("./train.sbatch", BASH + lines)
+    one = resolve_script(script, Cluster(name="c"), ["resources.sbatch.array=3"], {})
+    again = resolve_script_again(script, to_record(one.job), one.origins, one.cluster, (), {})
+    plan = make_plan(again, RunDir(tmp_path / "x.3"), tmp_path / "code", "1", "/usr/bin/python3")
+    assert plan.script
+    assert plan.script.job_id("12") == "12_3"
+    whole = resolve_script(script, Cluster(name="c"), (), {})
+    with pytest.raises(UsageError, match="one element"):
+        resolve_script_again(script, to_record(whole.job), whole.origins, whole.cluster, (), {})
+
+
+def test_restarts_of_a_script_are_off_unless_they_are_typed() -> None:
+    assert "--requeue" not in words("")
+    assert "--requeue" in words("", "restart.limit=2")
+    with pytest.raises(ConfigError, match="--no-requeue contradicts"):
+        words("#SBATCH --no-requeue\n", "restart.limit=2")
+    with pytest.raises(ConfigError, match="its own job"):
+        words("", "restart.limit=2", "restart.by=successor")
+    with pytest.raises(ConfigError, match="no effect"):
+        words("", "restart.where=queue")

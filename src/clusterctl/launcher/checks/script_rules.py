@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.check import Check, fail, warn
+from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 
 if TYPE_CHECKING:
@@ -36,11 +38,22 @@ def script_rules(
             hint = "set CLUSTERCTL_RUNS to another folder, or leave restart.limit out"
             yield fail("script", f"restart.limit needs a start that is recorded: {plan.script.lost}", hint)
         yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
+    for number, line in enumerate(script.text.split("\n"), 1):
+        if found := written_secrets(line):
+            message = (
+                f"{script.place}:{number}: {', '.join(found)} looks like a secret, for all who may read the script"
+            )
+            yield warn("secrets", message, "remove it, and export it before you type submit: the script inherits it")
     asked = {one.name: one.value for one in script.asked.values()}
     asked |= {
         name: environment[f"SBATCH_{name.upper()}"] for name in _FILES if environment.get(f"SBATCH_{name.upper()}")
     }
     asked |= typed
+    if plan.script.copies_code:  # it is still to be made
+        return
+    if plan.script.folder and not plan.script.folder.is_dir():
+        hint = f"name a folder of {platform.node()}, or leave it out, to start in a copy of the current folder"
+        yield fail("chdir", f"--chdir: no such folder: {plan.script.folder}", hint)
     start = folder / asked.get("chdir", environment.get("SBATCH_CHDIR", ""))
     for name in _FILES:
         written = asked.get(name, "").rpartition("/")[0]

@@ -158,6 +158,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @options.resource_options
 @click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
 @click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
+@click.option("-D", "--chdir", metavar="FOLDER", help="Folder in which a batch script starts.")
 @click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
 @click.option("--mem", "memory", metavar="SIZE", help="Memory of each node, such as 64G.")
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
@@ -335,6 +336,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.command or plan.waiting:
         click.echo(plain(f"{plan.command or 'sbatch'} {' '.join(plan.waiting)}".strip()), err=True)
     click.echo(script, nl=False, color=True)  # verbatim: click would drop escape codes from values
+    if plan.unseen:
+        click.echo(plain(plan.unseen), err=True)
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
     options.show_batches(plan.batches)

@@ -271,11 +271,9 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         message = f'only workload "command" takes a program, not "{job.workload}"'
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
-    if job.workload != SCRIPT and "array" in resources.sbatch:
-        message = "only for a batch script of your own; for other jobs: --sweep env.NAME=0..9"
-        yield Problem(("resources", "sbatch", "array"), message)
     for name in sorted(own & set(resources.sbatch)):
-        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the job file's key instead")
+        instead = "use --sweep instead" if name == "array" else "use the job file's key instead"
+        yield Problem(("resources", "sbatch", name), f"clusterctl sets this option; {instead}")
     if job.notify.command and not job.notify.command[0]:
         yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
     for name in (*job.env, job.notify.url_variable or ""):

@@ -6,13 +6,17 @@ given: that wins, as sbatch's command line does. The cluster file fills in what 
 
 from __future__ import annotations
 
+import functools
 import os
+import pwd
 import re
 import shlex
+import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.program import ORIGIN
 from clusterctl.launcher.config.resolution import (
@@ -56,6 +60,8 @@ SCRIPT_KEYS = {
     "mem": "memory",
 }
 
+_LOGIN_SHELLS = ("bash", "dash", "ksh", "sh", "zsh")  # which know -l
+_SHELL_SECONDS = 60
 # The list of indices that sbatch gets; of an element that is submitted again, its own index.
 ARRAY = ("resources", "sbatch", "array")
 
@@ -64,13 +70,17 @@ def resolve_script(
     script: UserScript,
     cluster: Cluster,
     settings: Iterable[str] = (),
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
+    sent_from: Path | None = None,
 ) -> Resolved:
     """The job of a batch script: values given here win over its lines, which win over the cluster's.
 
-    What it asks for in its lines is left to sbatch, except for what the record shows. Raises ConfigError.
+    What it asks for in its lines is left to sbatch, except for what the record shows. `environment` is by default what
+    sbatch inherits. `sent_from` is the folder in which it was typed on another machine: it starts in a copy of that,
+    unless it names its folder. Raises ConfigError.
     """
     settings, asked, values = tuple(settings), script.asked, Values()
+    environment = inherited() if environment is None else environment
     for variable, name in OF_ENVIRONMENT.items():
         if environment.get(variable):
             raise ConfigError(f"{variable} is set, but --{name} is not supported", f"unset {variable}")
@@ -97,7 +107,50 @@ def resolve_script(
     if tasks and tasks.value.isdecimal() and int(tasks.value) and int(tasks.value) % nodes == 0:
         key = ("resources", "tasks_per_node")
         values.put(key, int(tasks.value) // nodes, f"{script.place}:{tasks.line}")
+    if sent_from:
+        _place(values, script, cluster, settings, sent_from)
     return _script_job(script, values, cluster, settings, environment, Path(script.place))
+
+
+def _place(values: Values, script: UserScript, cluster: Cluster, settings: tuple[str, ...], folder: Path) -> None:
+    """Where a script starts that was sent from `folder` on another machine."""
+    line = script.asked.get("chdir")
+    typed = overrides_of(settings, SCRIPT).get(("resources", "sbatch", "chdir"))
+    chdir = typed or (line.value if line else "")
+    if not chdir:
+        values.put(("code",), str(folder), "default: the current folder")
+    elif not chdir.startswith("/"):
+        where = f"{script.place}:{line.line}: " if line and not typed else ""
+        hint = f"name a folder of {cluster.host}: --chdir /FOLDER\nor leave it out, to start in a copy of this folder"
+        raise UsageError(f"{where}--chdir={chdir} is relative, but the script is sent to {cluster.host}", hint)
+
+
+@functools.cache
+def inherited() -> Mapping[str, str]:
+    """What sbatch inherits: this process's environment, or for a command typed on another machine a login shell's here.
+
+    Nothing of the other machine's environment is in it.
+    """
+    if client_data() is None:
+        return os.environ
+    user = pwd.getpwuid(os.geteuid())
+    shell = user.pw_shell if os.path.basename(user.pw_shell) in _LOGIN_SHELLS else "/bin/bash"  # noqa: PTH119 - text
+    begun = variables(Path("/proc/self/environ").read_bytes())  # by sshd; the request's own variables came later
+    mark = os.urandom(16).hex()
+    words = [shell, "-l", "-c", f"echo {mark}; exec env -0"]
+    try:
+        done = subprocess.run(
+            words, env=begun, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SHELL_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"cannot start a login shell: {error}", f"try it there: {shell} -l -c env") from error
+    return variables(done.stdout.partition(f"{mark}\n".encode())[2])
+
+
+def variables(block: bytes) -> dict[str, str]:
+    """The variables of an environment in the kernel's form."""
+    entries = (entry.partition("=") for entry in block.decode(errors="surrogateescape").split("\0"))
+    return {name: value for name, equals, value in entries if equals and name != "_"}
 
 
 def resolve_script_again(
@@ -106,14 +159,14 @@ def resolve_script_again(
     origins: Mapping[str, str],
     cluster: Cluster,
     settings: Iterable[str] = (),
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
     run_json: Path = Path("run.json"),
 ) -> Resolved:
     """`resolve_again` for the batch script of a run."""
-    values = Values()
+    values, environment = Values(), inherited() if environment is None else environment
     for key, value in leaves_as_written(dict(record)):
         origin = origins.get(".".join(key), "")
-        if value is not None and key[0] in _OF_SCRIPTS and origin and not origin.startswith("cluster "):
+        if value is not None and key[0] in ("code", *_OF_SCRIPTS) and origin and not origin.startswith("cluster "):
             values.put(key, value, origin)
     for name in _FILLED_IN:
         if not values.origin(("resources", name)) and getattr(cluster, name) is not None:

@@ -242,11 +242,10 @@ class Again:
     def warning(self) -> float:
         """When to act before the job's time limit; infinite without a limit."""
         text = self.scontrol("show", "job", self.job)[1]
-        start, end = (re.search(rf"\b{name}Time=([-\dT:]+)", text) for name in ("Start", "End"))
+        start, end = (re.search(rf"\b{name}Time=(\d+)", text) for name in ("Start", "End"))
         if not (start and end) or self.requeued:
             return math.inf
-        begun, ends = (time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")) for found in (start, end))
-        return ends - min(WARNING_SECONDS, (ends - begun) / 4)
+        return int(end[1]) - min(WARNING_SECONDS, (int(end[1]) - int(start[1])) / 4)
 
     def requeue(self) -> None:
         """Have Slurm start the job again, once; recorded before, since Slurm then ends this process."""
@@ -270,7 +269,7 @@ class Again:
         """The exit code and output of scontrol, which must not be ended by a TERM to the whole job: it is blocked."""
         import subprocess  # late: few scripts need it
 
-        environment = {**self.environment, b"SLURM_TIME_FORMAT": b"standard"}
+        environment = {**self.environment, b"SLURM_TIME_FORMAT": b"%s"}
         try:
             done = subprocess.run(
                 ["scontrol", *words], env=environment, capture_output=True, text=True, timeout=60, check=False

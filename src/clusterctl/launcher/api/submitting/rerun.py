@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
-from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record, read_submission
 from clusterctl.launcher.observe.script_arrays import make_directory
@@ -83,9 +82,6 @@ def resolved_from(
     """The job of `run` from its record, for another submission; a batch script is the copy in its directory."""
     if job.get("workload") != SCRIPT:
         return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
-    if client_data():
-        hint = f"on its login node: clusterctl rerun {run.id}"
-        raise UsageError("batch scripts are not submitted from another machine yet", hint)
     script = read_frozen(run, tuple(map(str, job["argv"])))
     return resolve_script_again(script, job, origins, cluster, changes, run_json=run.run_json)
 

@@ -15,6 +15,7 @@ from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
     from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec.sweep import ListedValues, Settings
@@ -74,7 +76,12 @@ def load_sweep(
     names = names_of_program(rows)
     path = find_script(name, current_folder()) if name else None
     script = read_script(path, name) if name and path else None
-    if script and (array := resolve_script(replace(script, arguments=tuple(words)), target, given)).array:
+    sent_from = current_folder() if client_data() else None
+
+    def resolved(script: UserScript, arguments: Sequence[str], settings: Sequence[str]) -> Resolved:
+        return resolve_script(replace(script, arguments=tuple(arguments)), target, settings, sent_from=sent_from)
+
+    if script and (array := resolved(script, words, given)).array:
         if found:
             message = f"cannot combine --sweep with --array={array.array} of {array.origins['resources.sbatch.array']}"
             raise UsageError(message, "leave one of them out")
@@ -88,7 +95,7 @@ def load_sweep(
             keys = [setting for setting in row if key_of(setting) not in names]
             program = filled(words, row, names)
             if script:
-                jobs.append(resolve_script(replace(script, arguments=tuple(program)), target, [*given, *keys]))
+                jobs.append(resolved(script, program, [*given, *keys]))
             else:
                 jobs.append(resolve(name, target, [*given, *keys], program=program))
         except ConfigError as error:
