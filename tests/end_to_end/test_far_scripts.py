@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from support.far import FarStage
@@ -21,7 +22,8 @@ def logs(stage: Stage, run: RunDir) -> str:
     return stage.call("logs", run.id, "--cluster", stage.cluster).stdout
 
 
-def test_a_script_starts_in_a_copy_of_the_folder_with_the_environment_there(stage: FarStage) -> None:
+def test_a_script_starts_in_a_copy_of_the_folder_with_the_environment_there(stage: FarStage, tmp_path: Path) -> None:
+    stage.keep_runs_in(tmp_path / "runs")
     stage.environment["OF_LAPTOP"] = "leaked"
     (stage.folder / "data.txt").write_text("the data")
     (stage.folder / "train.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output=out/%j.txt\n{ASKED}")
@@ -37,8 +39,9 @@ def test_a_script_starts_in_a_copy_of_the_folder_with_the_environment_there(stag
     assert "given: 6" in logs(stage, repeated)
 
 
-def test_a_script_starts_in_a_folder_of_that_machine(stage: FarStage) -> None:
-    there = stage.runs.parent / "there"
+def test_a_script_starts_in_a_folder_of_that_machine(stage: FarStage, tmp_path: Path) -> None:
+    stage.keep_runs_in(tmp_path / "runs")
+    there = tmp_path / "there"
     there.mkdir()
     (there / "data.txt").write_text("data there")
     (stage.folder / "train.sbatch").write_text(f"#!/bin/bash\n{ASKED}")
