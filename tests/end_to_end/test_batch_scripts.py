@@ -223,6 +223,8 @@ def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: S
     assert stage.status(waiting)["stage"] == "queued"
     assert not waiting.path.exists()
     assert why(stage, waiting)["class"] == "pending"
+    listed = stage.call("status", "--all-jobs", "--cluster", stage.cluster, "-o", "json")
+    assert json.loads(listed.stdout)["jobs"] == [], "the array is the sweep's"
     after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after-any", sweep.id)
     assert stage.call("cancel", "--yes", "--cluster", stage.cluster, waiting.id).returncode == 0
     stage.wait_for_stage(waiting, "cancelled")
@@ -248,7 +250,7 @@ def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: S
 def test_an_array_that_slurm_refuses_leaves_nothing(stage: Stage) -> None:
     for indices in ("0-99999999", "0-5000", "3-1", "1-", "one"):
         done = stage.call("submit", write(stage, f"#SBATCH --array={indices}\n"), "--cluster", stage.cluster)
-        assert done.returncode == 4, done.stderr
+        assert done.returncode == 4, (indices, done.stderr)
         assert "Invalid job array" in done.stderr
         assert "train.sbatch:2" in done.stderr
     words = ("--array", "0-1", "--sweep", "env.LR=1,2")

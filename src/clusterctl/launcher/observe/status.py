@@ -118,7 +118,7 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         with suppress(OSError):  # another user's run, or a full disk
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
-    if (job is None or job.state.ended) and not early:
+    if (job is None or job.state.ended) and not early and snapshot.problem is None:
         with suppress(OSError):  # an element of an array that will not make its directory itself
             make_directory(run, job_id)
     late = lateness(run.path) if job and job.state.ended else 0.0

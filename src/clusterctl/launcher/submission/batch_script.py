@@ -85,8 +85,8 @@ class _Conversion:
     def row(self, one: Statement, *, several: bool) -> CarriedLine:
         if secrets := written_secrets(one.text):
             hidden = one.text
-            for value in secrets.values():
-                hidden = hidden.replace(value, HIDDEN)
+            for secret in secrets.values():
+                hidden = hidden.replace(secret, HIDDEN)
             problem = f"looks like a secret: {', '.join(secrets)}; a job file may be read by others"
             return CarriedLine(one.number, hidden, problem=problem)
         if one.problem:

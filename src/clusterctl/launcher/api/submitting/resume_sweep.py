@@ -58,7 +58,7 @@ def resume_sweep(
         going = sum(not one.state.ended for one in statuses)
         what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
         raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
-    first = statuses[0].record
+    first = (again if record.array else statuses)[0].record  # of an array, others may have no directory yet
     where = load_cluster(cluster) if cluster else first.cluster
     jobs = [resolved_again(one.record.run, where) for one in again]
     resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
