@@ -248,7 +248,7 @@ def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: S
 
 @pytest.mark.long
 def test_an_array_that_slurm_refuses_leaves_nothing(stage: Stage) -> None:
-    for indices in ("0-99999999", "0-5000", "3-1", "1-", "one"):
+    for indices in ("0-99999999", "3-1", "1-", "one"):
         done = stage.call("submit", write(stage, f"#SBATCH --array={indices}\n"), "--cluster", stage.cluster)
         assert done.returncode == 4, (indices, done.stderr)
         assert "Invalid job array" in done.stderr
