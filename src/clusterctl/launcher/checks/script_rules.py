@@ -77,8 +77,8 @@ def explain_refusal(refused: SlurmRefused, resolved: Resolved, script: UserScrip
     """sbatch's own words, with the line of the script that it refuses, if one is named."""
     hint, match = "correct the script; sbatch(1) lists its options", _UNKNOWN.search(refused.words)
     if "job array" in refused.words:
-        origin = resolved.origins["resources.sbatch.array"].replace("--set", "--array")
-        hint = f"correct {origin}: indices such as 0-9 or 1,3,7-15:2, below MaxArraySize of `scontrol show config`"
+        indices = "indices such as 0-9 or 1,3,7-15:2, below MaxArraySize of `scontrol show config`"
+        hint = f"correct {resolved.array_typed}: {indices}"
     if match:
         wanted = match["name"] or match["word"].split()[0]
         lines = enumerate(script.text.split("\n"), 1)

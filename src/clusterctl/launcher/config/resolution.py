@@ -67,6 +67,12 @@ class Resolved:
         """The indices of the elements of a batch script's array, as typed, such as `0-9%4`; empty for any other job."""
         return (self.job.resources.sbatch.get("array") or "") if self.script else ""
 
+    @property
+    def array_typed(self) -> str:
+        """The array as in messages: `--array=0-9`, with the line of the script or the variable that has it."""
+        origin = self.origins.get("resources.sbatch.array", "")
+        return f"--array={self.array}" + ("" if origin == "--set" else f" of {origin}")
+
 
 def resolve(
     job: str | None,

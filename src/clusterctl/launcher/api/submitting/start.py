@@ -77,7 +77,7 @@ def submit(
     changes = settings(overrides)
     resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
     if resolved.array:
-        message = f"--array={resolved.array} of {resolved.origins['resources.sbatch.array']} makes a sweep, not one run"
+        message = f"{resolved.array_typed} makes a sweep, not one run"
         raise HasArray(message, "in Python: clusterctl.sweep(...), with the same arguments")
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     words = typed("submit", None if job is None else os.fspath(job), cluster, changes)

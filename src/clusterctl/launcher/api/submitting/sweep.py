@@ -83,8 +83,7 @@ def load_sweep(
 
     if script and (array := resolved(script, words, given)).array:
         if found:
-            message = f"cannot combine --sweep with --array={array.array} of {array.origins['resources.sbatch.array']}"
-            raise UsageError(message, "leave one of them out")
+            raise UsageError(f"cannot combine --sweep with {array.array_typed}", "leave one of them out")
         return SweepJobs([()], [array], [], _indices(array))
     if names and not words and not script:
         words = [*resolve(name, target, given).job.argv]
@@ -120,7 +119,7 @@ def _indices(one: Resolved) -> list[int]:
         except SlurmRefused as refused:  # sbatch's own words
             raise explained(refused, one, slurm) from error
         hint = "write it as indices and ranges: 1,3,7-15:2"
-        raise ConfigError(f"cannot read --array={one.array} of {one.origins['resources.sbatch.array']}", hint) from None
+        raise ConfigError(f"cannot read {one.array_typed}", hint) from None
 
 
 def planned(place: SweepDir, wanted: SweepJobs, code: Code, start: int = 0) -> list[PlannedRun]:
