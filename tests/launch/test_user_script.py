@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.config.script_resolution import resolve_script, resolve_script_again
+from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script, unseen_starts
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.user_script import read_frozen
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError
+from clusterctl.shared.node.script_start import was_killed
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job, to_record
 
@@ -261,3 +263,53 @@ def test_restarts_of_a_script_are_off_unless_they_are_typed() -> None:
         words("", "restart.limit=2", "restart.by=successor")
     with pytest.raises(ConfigError, match="no effect"):
         words("", "restart.where=queue")
+
+
+KILLED = "srun: error: n1: task 3: Killed\nsrun: error: n1: tasks 0-2: Terminated\n"
+RAISED = "srun: error: n1: task 3: Exited with exit code 1\nsrun: error: n1: tasks 0-2: Terminated\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "again"),
+    [
+        (KILLED, 143, True),
+        (KILLED, 137, True),
+        ("srun: error: n1: task 0: Out Of Memory\n", 137, True),
+        ("", 137, True),  # without srun
+        (KILLED, 1, False),  # what the script made of it
+        (RAISED, 143, False),
+        (f"{RAISED}{KILLED}", 143, False),
+        ("Killed\ntask 3: Killed\n srun: error: n1: task 3: Killed\n", 143, False),  # somebody else's words
+        ("", 143, False),
+        ("", 1, False),
+    ],
+)
+def test_only_a_kill_runs_a_script_again(tmp_path: Path, errors: str, code: int, again: bool) -> None:
+    path, before = tmp_path / "errors", "srun: error: n1: task 0: Exited with exit code 9\n"  # of an earlier attempt
+    path.write_text(before + errors)
+    saved = os.dup(2)
+    try:
+        with path.open("a") as file:
+            os.dup2(file.fileno(), 2)
+        found = was_killed(code, len(before))
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+    assert found is again
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("export HF_TOKEN=hf_abcdefghij", ["HF_TOKEN"]),
+        ("WANDB_API_KEY='0123456789abcdef' srun python train.py", ["WANDB_API_KEY"]),
+        ("git clone https://me:s3cr3t-word@example.org/x.git", ["the password in a URL"]),
+        ("python train.py --api-key=abcdef123456", ["api-key"]),
+        ("# export HF_TOKEN=hf_abcdefghij", []),
+        ("export HF_TOKEN=$(cat ~/.token) API_KEY=$KEY SSH_KEY=/home/me/key", []),
+        ("export TOKENIZERS_PARALLELISM=false NUM_TOKENS=1000000", []),
+        ("curl https://example.org:8080/x@y", []),
+    ],
+)
+def test_a_line_tells_what_looks_like_a_secret(line: str, names: list[str]) -> None:
+    assert [*written_secrets(line)] == names
