@@ -14,6 +14,7 @@ SHIPPED = "files of this package"
 WRITES = "only writes; opened exclusively, or in a folder of ours"
 READERS = {
     "launcher/submission/sbatch.py": KERNEL,
+    "launcher/config/script_resolution.py": KERNEL,
     "launcher/submission/user_script.py": SHIPPED,
     "shared/node/script_start.py": f"{KERNEL}; its own run's files by O_NONBLOCK, and up to a limit",
     "shared/node/script_srun.py": f"{KERNEL}; a file of its own run",
@@ -115,6 +116,7 @@ MAKERS = {
     "launcher/containers/build.py": f"{INSIDE}; {TEMPORARY}",
     "launcher/containers/importing.py": f"an image folder may belong to a group; {TEMPORARY}",
     "launcher/containers/enter.py": "mount points in an image",
+    "launcher/submission/user_script.py": INSIDE,
     "launcher/emulator/install.py": INSIDE,
     "launcher/emulator/scontrol.py": INSIDE,
     "launcher/emulator/starting.py": INSIDE,

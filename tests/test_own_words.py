@@ -20,7 +20,7 @@ SOURCE = Path(clusterctl.__file__).parent
 STAND_INS = "emulator"  # they write Slurm's messages
 # Messages of Slurm, pip and the engines, which ours or our patterns for them contain, too.
 TERMS = {"FATAL ERROR:", "No matching distribution", "contact slurm controller", "no space left", "not found"}
-TERMS |= {"not supported", "out of memory", "timed out", "unable to contact"}
+TERMS |= {"not supported", "pending execution", "out of memory", "Out Of Memory", "timed out", "unable to contact"}
 SEARCHES = {"startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "rindex", "count"}
 SEARCHES |= {"partition", "rpartition", "split", "rsplit"}
 SENTENCE = re.compile(r"[a-z]{2,}\W* +\W*[a-z]{2,}", re.IGNORECASE)

@@ -92,17 +92,38 @@ srun python train.py --lr 0.1
 """
 
 
-def test_a_batch_script_becomes_a_job_and_unconverted_lines_are_listed(desk: Desk) -> None:
+WHOLE = "".join(line for line in SCRIPT.splitlines(keepends=True) if line.startswith(("#!", "srun")) or "=c" in line)
+WHOLE = WHOLE.replace("\n", "\n#SBATCH --job-name=resnet --nodes=2\n", 1)
+
+
+def test_a_secret_in_a_script_is_pointed_at_and_written_nowhere(desk: Desk) -> None:
+    desk.write("train.py", "")
+    for line in ("export HUB_TOKEN=hf_abcdefgh", "srun python train.py --url https://me:hf_abcdefgh@example.org/x"):
+        desk.write("train.sbatch", f"{WHOLE}{line}\n")
+        code, out, err = desk.type("init --from train.sbatch --yes --force")
+        assert (code, out) == (0, "cluster/alpha.toml\n")
+        assert "looks like a secret" in err
+        assert "hf_abcdefgh" not in err
+    desk.write("train.sbatch", f"{WHOLE}export TOKENIZERS_PARALLELISM=false API_KEY=$API_KEY KEY_FILE=/home/me/key\n")
+    code, out, err = desk.type("init --from train.sbatch --yes --force")
+    assert "looks like a secret" not in err
+
+
+def test_a_script_becomes_a_job_only_if_that_does_all_of_it(desk: Desk) -> None:
     desk.write("train.sbatch", SCRIPT)
     desk.write("train.py", "")
     code, out, err = desk.type("init --from train.sbatch --yes")
+    assert (code, out) == (0, "cluster/alpha.toml\n")
+    assert "clusterctl submit ./train.sbatch" in err
+    check_plain(err)
+    assert "5 #SBATCH --output=out.log not converted: each run keeps its logs" in " ".join(err.split())
+    desk.write("train.sbatch", WHOLE)
+    code, out, err = desk.type("init --from train.sbatch --yes --force")
     assert (code, out) == (0, "cluster/alpha.toml\njobs/train.toml\n")
     lines = [" ".join(line.split()) for line in err.splitlines()]
     assert '2 #SBATCH --job-name=resnet --nodes=2 name = "resnet"' in lines
     assert "resources.nodes = 2" in lines
-    assert "5 #SBATCH --output=out.log not converted: each run keeps its logs: clusterctl logs" in lines
     assert "clusterctl submit train --dry-run" in lines
-    check_plain(err)
     assert not (desk.project / "never-made").exists()
     text = (desk.project / "cluster" / "alpha.toml").read_text()
     assert 'partition = "cpu"' in text
@@ -113,7 +134,7 @@ def test_a_batch_script_becomes_a_job_and_unconverted_lines_are_listed(desk: Des
 
 
 def test_without_slurm_a_batch_script_still_becomes_a_job(desk: Desk) -> None:
-    desk.write("my train.sbatch", SCRIPT)
+    desk.write("my train.sbatch", WHOLE)
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type(["init", "--from", "my train.sbatch", "--yes"])
     assert (code, out) == (0, "jobs/my-train.toml\n")

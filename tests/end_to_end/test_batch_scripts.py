@@ -126,6 +126,46 @@ def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     assert "start 1" in logs(stage, run)
 
 
+def test_a_killed_script_runs_again_in_its_own_job_if_the_user_asks_for_it(stage: Stage) -> None:
+    body = """echo "start ${SLURM_RESTART_COUNT:-0}"
+srun -K bash -c 'if [ "$SLURM_PROCID$SLURM_RESTART_COUNT" = 1 ]; then kill -9 $$; fi'
+"""
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}set -e\n{body}"), "--set", "restart.limit=2", "--wait")
+    assert [attempt.number for attempt in run.attempts()] == [0, 1]
+    assert {f"start {number}" in logs(stage, run) for number in (0, 1)} == {True}
+    assert stage.status(run)["stage"] == "finished"
+
+
+@pytest.mark.long
+def test_restarts_of_a_script_are_counted_and_an_exception_is_none(stage: Stage) -> None:
+    killed = stage.submit(write(stage, "kill -9 $$\n"), "--set", "restart.limit=2")
+    failed = stage.submit(write(stage, "exit 3\n", "fails.sh"), "--set", "restart.limit=2")
+    stage.wait_for_stage(killed, "failed")
+    stage.wait_for_stage(failed, "failed")
+    assert (len(killed.attempts()), len(failed.attempts())) == (3, 1)
+    cancelled = stage.submit(write(stage, UNTIL_A_FILE, "waits.sh"), "--set", "restart.limit=2")
+    stage.wait_for_stage(cancelled, "training")
+    stage.call("cancel", "--yes", "--cluster", stage.cluster, cancelled.id)
+    stage.wait_for_stage(cancelled, "cancelled")
+    assert len(cancelled.attempts()) == 1
+
+
+@pytest.mark.long
+def test_a_script_with_restarts_is_requeued_before_its_time_limit_and_gets_signals(stage: Stage) -> None:
+    text = """trap 'echo got USR1' USR1
+echo "start ${SLURM_RESTART_COUNT:-0}"
+[ -n "$SLURM_RESTART_COUNT" ] || for _ in {1..600}; do sleep 0.2; done
+"""
+    run = stage.submit(write(stage, text), "--set", "restart.limit=1", "-t", "1")
+    stage.wait_for_stage(run, "training")
+    wait_until(lambda: "start 0" in logs(stage, run), 30)
+    stage.slurm("scancel", "-b", "-s", "USR1", stage.job_id(run))
+    wait_until(lambda: "got USR1" in logs(stage, run), 30)
+    stage.wait_for_stage(run, "finished", seconds=200)
+    assert len(run.attempts()) == 2
+    assert "start 1" in logs(stage, run)
+
+
 @pytest.mark.long
 def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
     run = stage.submit(
@@ -167,6 +207,59 @@ def test_a_run_where_nothing_of_ours_can_start_is_plain_sbatch(stage: Stage, tmp
     assert "its start cannot be recorded" in done.stderr
     run = RunDir(stage.runs / done.stdout.strip())
     assert (stage.status(run)["stage"], stage.status(run)["exit_code"]) == ("failed", 5)
+
+
+ELEMENT = """#SBATCH --array=1,3,7-9:2%3 --output=%A-%a.txt
+echo "$SLURM_ARRAY_TASK_ID: $SLURM_ARRAY_TASK_COUNT from $SLURM_ARRAY_TASK_MIN to $SLURM_ARRAY_TASK_MAX"
+srun bash -c 'echo "rank of $SLURM_ARRAY_TASK_ID"'
+while [ ! -e go ]; do sleep 0.2; done
+[ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -n "$WELL" ]
+"""
+
+
+def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: Stage) -> None:
+    sweep = stage.submit(write(stage, ELEMENT))
+    first, third, waiting = (RunDir(stage.runs / f"{sweep.id}.{index}") for index in (1, 3, 9))
+    stage.wait_for_stage(first, "training")
+    assert stage.status(waiting)["stage"] == "queued"
+    assert not waiting.path.exists()
+    assert why(stage, waiting)["class"] == "pending"
+    listed = stage.call("status", "--all-jobs", "--cluster", stage.cluster, "-o", "json")
+    assert json.loads(listed.stdout)["jobs"] == [], "the array is the sweep's"
+    after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after-any", sweep.id)
+    assert stage.call("cancel", "--yes", "--cluster", stage.cluster, waiting.id).returncode == 0
+    stage.wait_for_stage(waiting, "cancelled")
+    (stage.folder / "go").touch()
+    stage.wait_for_stage(third, "failed")
+    stage.wait_for_stage(after, "finished")
+    shown = stage.call("status", sweep.id, "--cluster", stage.cluster, "-o", "json")
+    states = {one["id"].rpartition(".")[2]: one["stage"] for one in json.loads(shown.stdout)["runs"]}
+    assert states == {"1": "finished", "3": "failed", "7": "finished", "9": "cancelled"}
+    array = stage.job_id(first).partition("_")[0]
+    assert "3: 4 from 1 to 9" in logs(stage, third)
+    assert "rank of 3" in logs(stage, third, "--rank", "0")
+    assert sorted(path.name for path in stage.folder.glob("*.txt")) == [f"{array}-{index}.txt" for index in (1, 3, 7)]
+    stage.call("resume", third.id, "--cluster", stage.cluster)
+    stage.wait_for_stage(third, "failed")
+    assert "3: 1 from 3 to 3" in logs(stage, third), "the element alone, under its own index"
+    again = stage.call("rerun", third.id, "--cluster", stage.cluster, "--set", "env.WELL=1")
+    assert again.returncode == 0, again.stderr
+    stage.wait_for_stage(RunDir(stage.runs / again.stdout.strip()), "finished")
+
+
+@pytest.mark.long
+def test_an_array_that_slurm_refuses_leaves_nothing(stage: Stage) -> None:
+    for indices in ("0-99999999", "3-1", "1-", "one"):
+        done = stage.call("submit", write(stage, f"#SBATCH --array={indices}\n"), "--cluster", stage.cluster)
+        assert done.returncode == 4, (indices, done.stderr)
+        assert "Invalid job array" in done.stderr
+        assert "train.sbatch:2" in done.stderr
+    words = ("--array", "0-1", "--sweep", "env.LR=1,2")
+    done = stage.call("submit", write(stage, ""), "--cluster", stage.cluster, *words)
+    assert done.returncode == 2
+    assert "cannot combine --sweep with --array" in done.stderr
+    assert not [*stage.runs.glob("[!.]*")]
+    assert not [*stage.runs.glob(".sweeps/[!.]*")]
 
 
 def test_a_missing_folder_and_an_unknown_option_are_found_before_the_queue(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.launcher.emulator.install import ensure_stand_ins
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.layout import RunDir, SweepDir
 from clusterctl.shared.spec import Emulator
 
 CORPUS = Path(__file__).parents[1] / "support/batch_scripts.txt"
@@ -112,16 +112,21 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
     done = subprocess.run(command, cwd=stage.folder, env=stage.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     name = done.stdout.split(";")[0].strip()
-    directory = RunDir(stage.runs / name)
+    array, directory = SweepDir.of(stage.runs, name).array(0), RunDir(stage.runs / name)
     is_ours = not name.isdigit()
-    job = read_fields(directory.submission_json).text("job_id") if is_ours else name
-    shown = wait_until(
-        lambda: (text := stage.slurm("scontrol", "show", "job", job)) and ENDED.search(text) and text, 90
-    )
-    code = re.search(r"ExitCode=(\S+)", shown)
-    assert code
+    submission = array.submission_json if array.path.exists() else directory.submission_json
+    asked = read_fields(submission).text("job_id") if is_ours else name
+
+    def ended() -> str:
+        text = stage.slurm("scontrol", "show", "job", asked)
+        return text if len(ENDED.findall(text)) == text.count("JobState=") else ""
+
+    shown = wait_until(ended, 90)
+    codes = sorted(re.findall(r"ExitCode=(\S+)", shown))
+    job = "(?:" + "|".join(re.findall(r"\bJobId=(\d+)", shown)) + ")"  # one, or those of an array's elements
+    folders = {str(path / "bin") for path in stage.runs.glob(f"{name}*")}
     numbers = re.compile(
-        rf"(?<=slurm-){job}(?=\.out)|(?<=-){job}(?=\.(?:out|err))|(?<=jobs/){job}\b|(?<=/job)0*{job}\b"
+        rf"(?<=slurm-){job}(?=\.out|_)|(?<=-){job}(?=\.(?:out|err)|_)|(?<=jobs/){job}\b|(?<=/job)0*{job}\b"
         rf'|(?<=JOBID": "){job}|(?<=JOB_ID": "){job}|(?<=StepId=){job}|(?<=STEP ){job}|(?<=JOB ){job}|(?<=job ){job}\b'
     )
 
@@ -138,7 +143,7 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
             del variables[variable]
         if is_ours and not of_task:  # the only traces in the batch script
             path = variables.get("PATH", "").split(":")
-            variables["PATH"] = ":".join(part for part in path if part != str(directory.path / "bin"))
+            variables["PATH"] = ":".join(part for part in path if part not in folders)
         assert "CLUSTERCTL_RUN_DIR" not in variables
         probes.append(same(_quiet(json.dumps(seen, sort_keys=True))))
     left = (
@@ -152,7 +157,7 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
         if relative not in FILES:
             lines = path.read_bytes().decode(errors="replace").splitlines()
             files[same(relative)] = sorted(same(_quiet(line)) for line in lines)
-    return Seen(code[1], sorted(probes), files)
+    return Seen(" ".join(codes), sorted(probes), files)
 
 
 def _quiet(line: str) -> str:

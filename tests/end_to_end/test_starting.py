@@ -79,10 +79,9 @@ SCRIPT = """#!/bin/bash
 #SBATCH --job-name=mine
 #SBATCH --nodes=2 --ntasks=2
 #SBATCH --time=5
-#SBATCH --output=slurm-%j.out
 export FIRST=one
 SECOND=$(echo two)
-srun --label python -c 'import os; print("got", os.environ["FIRST"], os.environ["SECOND"], os.environ["WORLD_SIZE"])'
+srun python -c 'import os; print("got", os.environ["FIRST"], os.environ["SECOND"], os.environ["WORLD_SIZE"])'
 """
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.config.script_resolution import resolve_script, resolve_script_again
-from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script
+from clusterctl.launcher.config.secrets import written_secrets
+from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script, unseen_starts
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.user_script import read_frozen
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError
+from clusterctl.shared.node.script_start import was_killed
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job, to_record
 
@@ -87,7 +89,6 @@ def test_a_file_that_begins_with_an_interpreter_is_a_batch_script(
         (b"#!/bin/bash\necho \0\n", "NUL"),
         (b"#!\necho\n", "no interpreter"),
         (b"#!/bin/bash\n#SBATCH -A <PROJECT>\n", "placeholder: <PROJECT>"),
-        (b"#!/bin/bash\n#SBATCH --array=0-3\n", "--array"),
         (b"#!/bin/bash\n#SBATCH -W\n", "--wait"),
         (b"#!/bin/bash\n#SBATCH -M other\n", "--clusters"),
         (b"#!/bin/bash\n#SBATCH --test-only\n", "--test-only"),
@@ -155,8 +156,8 @@ def test_settings_without_an_effect_are_refused(setting: str) -> None:
 
 
 def test_what_is_not_supported_is_refused_wherever_it_comes_from() -> None:
-    with pytest.raises(ConfigError, match="array"):
-        words("", "resources.sbatch.array=0-3")
+    with pytest.raises(ConfigError, match="wait"):
+        words("", "resources.sbatch.wait=")
     with pytest.raises(ConfigError, match="SBATCH_WAIT"):
         words("", SBATCH_WAIT="1")
 
@@ -214,3 +215,101 @@ def test_a_repeated_script_is_asked_for_the_same() -> None:
     assert (again.job.resources.nodes, again.job.resources.partition, again.job.env) == (2, None, {"LR": "2"})
     assert isinstance(again.job, Job)
     assert again.job.argv == ("a.sh", "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("/usr/bin/srun hostname", "/usr/bin/srun"),
+        ("bash -lc 'srun python train.py'", "bash -lc"),
+        ("mpirun -n 4 ./simulate", "mpirun"),
+        ("srun --pty bash", "--pty"),
+        ("srun -n 4 -u python train.py", "-u"),
+        ("srun -o rank-%t.txt ./simulate", "rank-%t.txt"),
+        ("srun --container-image=x python train.py", "--container-image=x"),
+        ("srun -n 4 \\\n  --pty \\\n  bash", "--pty"),
+        ("# mpirun -n 4", ""),
+        ("srun -n 4 python -u train.py --output=x-%t", ""),
+        ("srun python train.py", ""),
+        ("echo mpirunner; $HOME/bin/srun-like", ""),
+    ],
+)
+def test_a_script_tells_where_ranks_cannot_be_seen(line: str, word: str) -> None:
+    assert unseen_starts(f"{BASH}{line}\n") == ([(2, word)] if word else [])
+
+
+def test_an_array_is_passed_on_and_one_element_of_it_again(tmp_path: Path) -> None:
+    lines = "#SBATCH --array=1,3-9:2%2\n"
+    assert "--array=1,3-9:2%2" in words(lines)
+    assert "--array=0-1" in words(lines, SBATCH_ARRAY_INX="0-1")
+    assert "--array=4" in words(lines, "resources.sbatch.array=4", SBATCH_ARRAY_INX="0-1")
+    script = UserScript("./train.sbatch", BASH + lines)
+    one = resolve_script(script, Cluster(name="c"), ["resources.sbatch.array=3"], {})
+    again = resolve_script_again(script, to_record(one.job), one.origins, one.cluster, (), {})
+    plan = make_plan(again, RunDir(tmp_path / "x.3"), tmp_path / "code", "1", "/usr/bin/python3")
+    assert plan.script
+    assert plan.script.job_id("12") == "12_3"
+    whole = resolve_script(script, Cluster(name="c"), (), {})
+    with pytest.raises(UsageError, match="one element"):
+        resolve_script_again(script, to_record(whole.job), whole.origins, whole.cluster, (), {})
+
+
+def test_restarts_of_a_script_are_off_unless_they_are_typed() -> None:
+    assert "--requeue" not in words("")
+    assert "--requeue" in words("", "restart.limit=2")
+    with pytest.raises(ConfigError, match="--no-requeue contradicts"):
+        words("#SBATCH --no-requeue\n", "restart.limit=2")
+    with pytest.raises(ConfigError, match="its own job"):
+        words("", "restart.limit=2", "restart.by=successor")
+    with pytest.raises(ConfigError, match="no effect"):
+        words("", "restart.where=queue")
+
+
+KILLED = "srun: error: n1: task 3: Killed\nsrun: error: n1: tasks 0-2: Terminated\n"
+RAISED = "srun: error: n1: task 3: Exited with exit code 1\nsrun: error: n1: tasks 0-2: Terminated\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "again"),
+    [
+        (KILLED, 143, True),
+        (KILLED, 137, True),
+        ("srun: error: n1: task 0: Out Of Memory\n", 137, True),
+        ("", 137, True),  # without srun
+        (KILLED, 1, False),  # what the script made of it
+        (RAISED, 143, False),
+        (f"{RAISED}{KILLED}", 143, False),
+        ("Killed\ntask 3: Killed\n srun: error: n1: task 3: Killed\n", 143, False),  # somebody else's words
+        ("", 143, False),
+        ("", 1, False),
+    ],
+)
+def test_only_a_kill_runs_a_script_again(tmp_path: Path, errors: str, code: int, again: bool) -> None:
+    path, before = tmp_path / "errors", "srun: error: n1: task 0: Exited with exit code 9\n"  # of an earlier attempt
+    path.write_text(before + errors)
+    saved = os.dup(2)
+    try:
+        with path.open("a") as file:
+            os.dup2(file.fileno(), 2)
+        found = was_killed(code, len(before))
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+    assert found is again
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("export HF_TOKEN=hf_abcdefghij", ["HF_TOKEN"]),
+        ("WANDB_API_KEY='0123456789abcdef' srun python train.py", ["WANDB_API_KEY"]),
+        ("git clone https://me:s3cr3t-word@example.org/x.git", ["the password in a URL"]),
+        ("python train.py --api-key=abcdef123456", ["api-key"]),
+        ("# export HF_TOKEN=hf_abcdefghij", []),
+        ("export HF_TOKEN=$(cat ~/.token) API_KEY=$KEY SSH_KEY=/home/me/key", []),
+        ("export TOKENIZERS_PARALLELISM=false NUM_TOKENS=1000000", []),
+        ("curl https://example.org:8080/x@y", []),
+    ],
+)
+def test_a_line_tells_what_looks_like_a_secret(line: str, names: list[str]) -> None:
+    assert [*written_secrets(line)] == names

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_record import newer_records
+from clusterctl.launcher.observe.script_arrays import make_directory
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.shared.errors import ConfigError, SlurmError
@@ -69,6 +70,7 @@ def _cancel(statuses: list[Status]) -> None:
     noted = [status for status in statuses if not exists(status.record.run.cancel_json)]
     for status in noted:
         try:
+            make_directory(status.record.run, status.job_id)
             write_json(status.record.run.cancel_json, {"time": time.time(), "by": by})
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

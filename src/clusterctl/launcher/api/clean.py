@@ -250,7 +250,8 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Col
         return []
     now = clock() + (clock_ahead(code) or 0.0)
     used = set()  # by this user's runs in any state; runs of other users never use these copies
-    for run in (path for path in runs.iterdir() if path.name not in without):
+    arrays = (path.parents[1] / path.name / "0" for path in runs.glob(".sweeps*/.arrays/*"))  # of elements to come
+    for run in (*(path for path in runs.iterdir() if path.name not in without), *arrays):
         try:
             if run.lstat().st_uid != os.geteuid():
                 continue

@@ -103,7 +103,9 @@ def with_script_settings(choices: ClusterChoices, site: Site, script: Converted)
 
 
 def job_file(script: Path, found: Converted) -> dict[Path, str]:
-    """The job file converted from a batch script, named after it."""
+    """The job file converted from a batch script, named after it; none if the job would lack anything of it."""
+    if not found.is_whole:
+        return {}
     name = as_name(script.stem) or "job"
     return {Path("jobs", f"{name}.toml"): toml_text(found.job, [f"From {script.name}, by clusterctl init"])}
 
@@ -114,7 +116,10 @@ def first_files(
     environment: Mapping[str, str] = os.environ,
     jobs: Mapping[Path, str] | None = None,
 ) -> FirstFiles:
-    """A cluster file, and `jobs` or a first job. Raises ConfigError for a choice that is invalid in a cluster file."""
+    """A cluster file, and `jobs` or by default a first job.
+
+    Raises ConfigError for a choice that is invalid in a cluster file.
+    """
     if chosen.partition not in site.inventory.partitions:
         raise ConfigError(f"no such partition: {chosen.partition}", f"one of {', '.join(site.inventory.partitions)}")
     kind = file_system(nearest_existing(Path(chosen.runs)))
@@ -126,7 +131,8 @@ def first_files(
         from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
     except InvalidRecord as error:
         raise ConfigError(error.message, "choose another value") from error
-    jobs = jobs or {Path("jobs", "first.toml"): toml_text(first_job(site, chosen), _FIRST)}
+    if jobs is None:
+        jobs = {Path("jobs", "first.toml"): toml_text(first_job(site, chosen), _FIRST)}
     return FirstFiles({Path("cluster", f"{chosen.name}.toml"): text, **jobs}, unknown)
 
 

@@ -130,9 +130,11 @@ def jobs(cluster: str | None = None) -> list[SlurmJob]:
     elsewhere = [
         job for job in Slurm.of(cluster_of_jobs(cluster)).jobs() if not Path(job.work_dir).is_relative_to(runs)
     ]
-    # A batch script's job is in the script's own folder: only the run's record knows it.
-    of_scripts = {read_submission(run).job_id for run in newest_first(runs)} if elsewhere else set()
-    return [job for job in elsewhere if job.job_id not in of_scripts]
+    # A batch script's job is in the script's own folder: only the run's record knows it. Elements of an array that wait
+    # are one job.
+    known = (read_submission(run).job_id for run in newest_first(runs)) if elsewhere else ()
+    of_scripts = {job_id.partition("_")[0] for job_id in known}
+    return [job for job in elsewhere if job.job_id.partition("_")[0] not in of_scripts]
 
 
 def jobs_named(job_ids: Iterable[str], cluster: str | None = None) -> list[SlurmJob]:

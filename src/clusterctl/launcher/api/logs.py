@@ -16,6 +16,7 @@ from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of
 from clusterctl.launcher.observe.rank_events import Exited, Raised, last_events
 from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.script_runs import unseen_ranks
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.spec.values import parse_seconds
 
@@ -55,6 +56,11 @@ class Reading:
             over = status.state.ended and status.sure
             added = self.files.read(ended=True) if over else self.files.added(sources.clock())
             yield status, filter(self.takes, added)
+
+    @property
+    def note(self) -> str:
+        """Why a batch script's ranks have no output of their own; empty if they do, or if nothing shows why."""
+        return unseen_ranks(self.record)
 
     @property
     def ranks(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.check import Check, fail, warn
+from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 
 if TYPE_CHECKING:
@@ -32,12 +34,26 @@ def script_rules(
         return
     if plan.script.lost:
         hint = "logs, why and status then know only what Slurm tells; set CLUSTERCTL_RUNS to another folder"
+        if resolved.job.restart.limit:
+            hint = "set CLUSTERCTL_RUNS to another folder, or leave restart.limit out"
+            yield fail("script", f"restart.limit needs a start that is recorded: {plan.script.lost}", hint)
         yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
+    for number, line in enumerate(script.text.split("\n"), 1):
+        if found := written_secrets(line):
+            message = (
+                f"{script.place}:{number}: {', '.join(found)} looks like a secret, for all who may read the script"
+            )
+            yield warn("secrets", message, "remove it, and export it before you type submit: the script inherits it")
     asked = {one.name: one.value for one in script.asked.values()}
     asked |= {
         name: environment[f"SBATCH_{name.upper()}"] for name in _FILES if environment.get(f"SBATCH_{name.upper()}")
     }
     asked |= typed
+    if plan.script.copies_code:  # it is still to be made
+        return
+    if plan.script.folder and not plan.script.folder.is_dir():
+        hint = f"name a folder of {platform.node()}, or leave it out, to start in a copy of the current folder"
+        yield fail("chdir", f"--chdir: no such folder: {plan.script.folder}", hint)
     start = folder / asked.get("chdir", environment.get("SBATCH_CHDIR", ""))
     for name in _FILES:
         written = asked.get(name, "").rpartition("/")[0]
@@ -57,9 +73,12 @@ def script_rules(
 _FILES = ("output", "error")
 
 
-def explain_refusal(refused: SlurmRefused, script: UserScript) -> SlurmRefused:
+def explain_refusal(refused: SlurmRefused, resolved: Resolved, script: UserScript) -> SlurmRefused:
     """sbatch's own words, with the line of the script that it refuses, if one is named."""
     hint, match = "correct the script; sbatch(1) lists its options", _UNKNOWN.search(refused.words)
+    if "job array" in refused.words:
+        indices = "indices such as 0-9 or 1,3,7-15:2, below MaxArraySize of `scontrol show config`"
+        hint = f"correct {resolved.array_typed}: {indices}"
     if match:
         wanted = match["name"] or match["word"].split()[0]
         lines = enumerate(script.text.split("\n"), 1)

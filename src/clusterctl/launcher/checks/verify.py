@@ -144,7 +144,7 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
     The nodes may be cached for an hour, as before every submission: all users share the controller.
     """
     if resolved.script:
-        return explain_refusal(refused, resolved.script)
+        return explain_refusal(refused, resolved, resolved.script)
     if not refused.for_size:
         return refused
     try:

@@ -35,7 +35,7 @@ _LONGEST_ADDRESS = 1000
 _MOST_ANSWERS = 3
 _SHORTCUTS = (
     *("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code"),
-    *("ntasks", "cpus_per_task", "memory", "gpus", "dependency"),
+    *("ntasks", "cpus_per_task", "memory", "gpus", "array", "chdir", "dependency"),
 )
 
 

@@ -27,7 +27,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
     """Query Slurm, and write cluster/NAME.toml and a first job file in this folder.
 
     Four Slurm commands are run; what they do not report is listed at the end. With --from, the job is converted from a
-    batch script, which is read but not executed; anything that could not be converted is shown next to its line.
+    batch script, which is read but not executed; a job file is written only if it does all that the script does.
 
     \b
     Examples:
@@ -36,11 +36,11 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
       clusterctl init --from train.sbatch
     """
     found = api.converted(script) if script else None
-    jobs = api.job_file(script, found) if script and found else {}
+    jobs = api.job_file(script, found) if script and found else None
     try:
         site = api.survey()
     except SlurmError as error:
-        if not jobs:
+        if jobs is None:
             raise
         files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
     else:
@@ -62,12 +62,15 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         click.echo(plain(str(path)))
     for sentence in files.unknown:
         click.echo(plain(f"could not find out {sentence}"), err=True)
-    if script and found and any(row.problem for row in found.rows):
-        as_it_is = shlex.join(["clusterctl", "submit", str(script) if "/" in str(script) else f"./{script}"])
-        click.echo(f"not every line could be converted; the whole script, as it is: {as_it_is}", err=True)
-    *clusters, job = (path.stem for path in files.texts)
+    clusters, jobs_written = (
+        [path.stem for path in files.texts if path.parts[0] == kind] for kind in ("cluster", "jobs")
+    )
     steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
-    steps += ["clusterctl doctor", f"clusterctl submit {job} {'--dry-run' if script else '--wait'}"]
+    if jobs_written:
+        steps += ["clusterctl doctor", f"clusterctl submit {jobs_written[0]} {'--dry-run' if script else '--wait'}"]
+    else:
+        click.echo("a job cannot do all that the script does: submit the script itself, as it is", err=True)
+        steps += [shlex.join(["clusterctl", "submit", str(script) if "/" in str(script) else f"./{script}"])]
     click.echo("next: " + "\n      ".join(steps), err=True)
 
 

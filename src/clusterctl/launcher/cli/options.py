@@ -110,7 +110,7 @@ waiting_options = together(
 def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
     """All settings from the command line as KEY=VALUE; the short flags win."""
     keys = {"name": "name", "code": "container.code"}
-    keys |= {"ntasks": "resources.sbatch.ntasks", "gpus": "resources.sbatch.gpus"}
+    keys |= {name: f"resources.sbatch.{name}" for name in ("array", "chdir", "ntasks", "gpus")}
     short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
     return [*settings, *(f"{key}={value}" for key, value in short.items())]
 

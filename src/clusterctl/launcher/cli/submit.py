@@ -117,19 +117,22 @@ class Request:
     def check(self) -> None:
         """Raise UsageError for options that cannot be combined."""
         options.check_waiting(self.hold, self.follow, self.wait, self.timeout, dry_run=bool(self.dry_run))
-        if not self.is_sweep:
-            if self.samples or self.sample_seed or self.at_once or self.stop_early:
-                given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
-                raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
-            return
+        if self.is_sweep:
+            self.check_sweep("--sweep")
+        elif self.samples or self.sample_seed or self.at_once or self.stop_early:
+            given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
+            raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
+
+    def check_sweep(self, option: str) -> None:
+        """Raise UsageError for options that apply to a single run: `option` starts several."""
         if self.follow:
             raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
         if self.in_allocation:
-            raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
+            raise UsageError(f"{option} cannot be combined with --in-allocation", "leave one of them out")
         if self.profile:
-            raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
+            raise UsageError(f"--profile cannot be combined with {option}", "profile a single run")
         if self.stage:
-            raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")
+            raise UsageError(f"--stage cannot be combined with {option}", "leave one of them out")
         if self.sample_seed and not self.samples:
             raise UsageError("--sample-seed needs --samples", "for example --samples 20")
 
@@ -154,6 +157,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
 @click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
+@click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
+@click.option("-D", "--chdir", metavar="FOLDER", help="Folder in which a batch script starts.")
 @click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
 @click.option("--mem", "memory", metavar="SIZE", help="Memory of each node, such as 64G.")
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
@@ -214,13 +219,16 @@ def submit(**typed: Any) -> None:
     if request.is_sweep:
         _submit_sweep(request)
         return
-    from clusterctl.launcher.api.submitting.submit import HasStages
+    from clusterctl.launcher.api.submitting.submit import HasArray, HasStages
 
     try:
         _submit_one(request)
     except HasStages:
         request.check_stages()
         _submit_stages(request)
+    except HasArray:
+        request.check_sweep("--array")
+        _submit_sweep(request)
 
 
 def _submit_one(request: Request) -> None:
@@ -328,6 +336,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.command or plan.waiting:
         click.echo(plain(f"{plan.command or 'sbatch'} {' '.join(plan.waiting)}".strip()), err=True)
     click.echo(script, nl=False, color=True)  # verbatim: click would drop escape codes from values
+    if plan.unseen:
+        click.echo(plain(plan.unseen), err=True)
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
     if plan.idle:

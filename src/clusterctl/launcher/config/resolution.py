@@ -64,6 +64,17 @@ class Resolved:
     stage: str | None = None  # of the job file
     script: UserScript | None = None  # a batch script of the user's own, which runs as sbatch would run it
 
+    @property
+    def array(self) -> str:
+        """The indices of the elements of a batch script's array, as typed, such as `0-9%4`; empty for any other job."""
+        return (self.job.resources.sbatch.get("array") or "") if self.script else ""
+
+    @property
+    def array_typed(self) -> str:
+        """The array as in messages: `--array=0-9`, with the line of the script or the variable that has it."""
+        origin = self.origins.get("resources.sbatch.array", "")
+        return f"--array={self.array}" + ("" if origin == "--set" else f" of {origin}")
+
 
 def resolve(
     job: str | None,
@@ -277,7 +288,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
     for name in sorted(own & set(resources.sbatch)):
-        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the job file's key instead")
+        instead = "use --sweep instead" if name == "array" else "use the job file's key instead"
+        yield Problem(("resources", "sbatch", name), f"clusterctl sets this option; {instead}")
     if job.notify.command and not job.notify.command[0]:
         yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
     for name in (*job.env, job.notify.url_variable or ""):

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 HIDDEN = "***"
 _SHORTEST = 4  # characters: hiding every "1" or "yes" would garble the text and protect nothing
+# Of a text: an assignment or an option with a literal value, and the password in a URL.
+_GIVEN = re.compile(
+    r"""(?<![\w$])(?P<name>[A-Za-z_][\w-]*)=(?P<value>"[^"$`]*"|'[^']*'|[^\s;&|()"'$`/~.][^\s;&|()"'$`]*)"""
+)
+_OF_URL = re.compile(r"""://[^\s/:@"'$]+:(?P<value>[^\s/@"'$]+)@""")
+_LEAST_LETTERS = 6
 _ENV_SETTING = re.compile(r"((?:--set=)?\s*env\s*(?:\.[^=]*)?=).*", re.DOTALL)
 
 
@@ -63,6 +69,21 @@ class Secrets:
         """Split `environment` into variables that may appear in a script, and secret ones."""
         secret = {name: value for name, value in environment.items() if name in self}
         return {name: value for name, value in environment.items() if name not in secret}, secret
+
+
+def written_secrets(line: str) -> dict[str, str]:
+    """What looks like a secret in a line of a script: its name, and its value; of a comment, nothing."""
+    if line.lstrip().startswith("#"):
+        return {}
+    names = Secrets()
+    given = ((match["name"], match["value"].strip("\"'")) for match in _GIVEN.finditer(line))
+    found = {
+        name: value
+        for name, value in given
+        if name in names and len(value) >= _LEAST_LETTERS and not re.fullmatch(r"[0-9.]+|[/~.].*", value)
+    }
+    in_url = _OF_URL.search(line)
+    return {**found, **({"the password in a URL": in_url["value"]} if in_url else {})}
 
 
 def secrets_of(job: Job, cluster: Cluster, environment: Mapping[str, str]) -> Secrets:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.places import expanded, names
 from clusterctl.launcher.config.program import LONGEST_NAME
 from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.node.script_srun import program_at
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.spec import SCRIPT
 from clusterctl.shared.spec.values import as_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _LARGEST_BYTES = 4 * 2**20  # sbatch's own limit (max_script_size)
 _MAGIC = re.compile(r"#(?:SBATCH|PBS|BSUB)")
@@ -45,12 +46,17 @@ _KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 _LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
-    "array": "remove it, and use --sweep env.NAME=0..3; or use sbatch itself",
     "clusters": "remove it, and choose the cluster with --cluster",
     "test-only": "remove it, and use: clusterctl submit --dry-run=slurm",
     "wait": "remove it, and use: clusterctl submit --wait",
 }
-OF_ENVIRONMENT = {"SBATCH_ARRAY_INX": "array", "SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
+# Starts of tasks that the srun of ours, first on PATH, does not see.
+_UNSEEN = re.compile(
+    r"""((?<![\w.~$}])/[\w./-]*/srun\b)|(\b(?:ba|z|k)?sh\s+(?:-\w*l\w*|--login)\b)|(?:^|[\s;&|(])(mpirun|mpiexec)(?=\s)"""
+)
+_SRUN = re.compile(r"(?:^|[\s;&|(])srun\s+([^;&|()`]*)")
+_TELLING = re.compile(r"--container|--pty|--unbuffered|--multi-prog|--bcast|-u$|.*%")
+OF_ENVIRONMENT = {"SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
 
 
 class Directive(NamedTuple):
@@ -118,7 +124,10 @@ def find_script(name: str, cwd: Path) -> Path | None:
     A name that a job has means the job. A Python program counts only if it has `#SBATCH` lines. Raises UsageError for a
     file that looks like a batch script but has no `#!` at its beginning.
     """
-    if client_data() is not None or name.endswith(".toml") or ("/" not in name and name in names("jobs", cwd)):
+    if client := client_data():
+        sent = client.sent.job
+        return Path(sent.path) if sent and sent.text.startswith("#!") and not name.endswith(".toml") else None
+    if name.endswith(".toml") or ("/" not in name and name in names("jobs", cwd)):
         return None
     path = cwd / expanded(name)
     try:
@@ -138,8 +147,10 @@ def find_script(name: str, cwd: Path) -> Path | None:
 
 def read_script(path: Path, place: str, arguments: tuple[str, ...] = ()) -> UserScript:
     """The script at `path`, typed as `place`, checked. Raises ConfigError."""
+    client = client_data()
     try:
-        content = read_beginning(path, _LARGEST_BYTES + 1)
+        sent = (client.text(path) if client else None) or ""
+        content = sent.encode(errors="surrogateescape") or read_beginning(path, _LARGEST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", f"see: ls -l {shlex.quote(str(path))}") from error
     if len(content) > _LARGEST_BYTES:
@@ -147,6 +158,38 @@ def read_script(path: Path, place: str, arguments: tuple[str, ...] = ()) -> User
     script = UserScript(place, content.decode(errors="surrogateescape"), arguments)
     script.check()
     return script
+
+
+def unseen_starts(text: str) -> list[tuple[int, str]]:
+    """The lines of a script that start tasks whose ranks are not seen, as far as its text shows, and by what."""
+    found, lines = list[tuple[int, str]](), text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if number > 1 and line.lstrip().startswith("#"):
+            continue
+        for following in lines[number:]:
+            if not line.endswith("\\"):
+                break
+            line = f"{line[:-1]} {following}"
+        word = next(filter(None, match.groups()), "") if (match := _UNSEEN.search(line)) else _untouched(line)
+        found += [(number, word)] if word else []
+    return found
+
+
+def _untouched(line: str) -> str:
+    """The option with which a call of srun passes through ours (`script_srun`); empty if there is none."""
+    for match in _SRUN.finditer(line):
+        with suppress(ValueError):  # an open quote
+            words = shlex.split(match[1], comments=True)
+            if words and program_at(words) is None:
+                return next(filter(_TELLING.match, words), f"srun {words[0]}")
+    return ""
+
+
+def step_output_only(text: str) -> str:
+    """In words, why the output of some or all ranks is only in that of the script; empty if nothing shows that."""
+    found = unseen_starts(text)
+    places = [f"line {number}: {word}" for number, word in found[:3]] + ["..."] * (len(found) > 3)
+    return f"step output only, where ranks cannot be seen: {', '.join(places)}" if found else ""
 
 
 def directives(text: str) -> Iterator[Directive]:

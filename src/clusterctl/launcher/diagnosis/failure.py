@@ -22,6 +22,7 @@ from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
 from clusterctl.launcher.observe.rank_events import ended_together
+from clusterctl.launcher.observe.script_runs import unseen_ranks
 from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
 from clusterctl.launcher.observe.state import reached_limit
 from clusterctl.shared.errors import Cause
@@ -101,6 +102,8 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     rank = attempt.rank(found.rank) if found.rank is not None else None
     step = rank.beat.step if rank and rank.beat else 0
     facts = [*found.facts]
+    if attempt.one_output and (unseen := unseen_ranks(record)):
+        facts.append(unseen)
     if attempt.setup and attempt.setup_ended is None:
         facts += [f"failed before it: {line}" for line in flawed_lines(attempt, record)]
     if refused := attempt.refused:

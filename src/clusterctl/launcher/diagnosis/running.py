@@ -22,6 +22,7 @@ from clusterctl.launcher.diagnosis.hangs import (
 )
 from clusterctl.launcher.diagnosis.traces import SILENT_SECONDS
 from clusterctl.launcher.observe.attempt import flawed_lines
+from clusterctl.launcher.observe.script_runs import unseen_ranks
 from clusterctl.launcher.observe.telemetry import GPU_IDLE_SECONDS
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.staging import IN_VAIN
@@ -90,8 +91,9 @@ def _script_running(trace: RunTrace, attempt: AttemptTrace) -> Finding:
     words = "its batch script is running"
     if attempt.wrote is not None:
         words += f"; its output last changed {max(trace.now - attempt.wrote, 0):.0f} s ago"
-    facts = tuple(f"srun reported rank {death.rank} on {death.node}: {death.how}" for death in attempt.deaths[:3])
-    return Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=facts)
+    facts = [f"srun reported rank {death.rank} on {death.node}: {death.how}" for death in attempt.deaths[:3]]
+    facts += filter(None, [unseen_ranks(trace.status.record)])
+    return Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=tuple(facts))
 
 
 def _stuck(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:

@@ -63,6 +63,8 @@ def show_errors(reading: Reading) -> None:
 
 
 def _warn(reading: Reading) -> None:
+    if note := reading.note:
+        print(f"note: {plain(note)}", file=sys.stderr)
     for problem in reading.files.problems:
         print(f"warning: cannot read {plain(problem)}", file=sys.stderr)
 

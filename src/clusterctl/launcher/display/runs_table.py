@@ -285,6 +285,7 @@ def headline(found: SweepSummary) -> str:
         lines[0] += f"; about {duration(found.seconds_left)} left"
     if best := found.best:
         place = best.status.record.run.id.rpartition(".")[2]
-        settings = " ".join(found.record.settings[int(place)])
-        lines.append(f"best {best.metric.label}: {best.metric.text(best.value)} of .{place}: {settings}")
+        settings = " ".join(found.record.settings[found.record.places.index(int(place))])
+        of = f".{place}: {settings}" if settings else f".{place}"
+        lines.append(f"best {best.metric.label}: {best.metric.text(best.value)} of {of}")
     return "\n".join(map(plain, lines))

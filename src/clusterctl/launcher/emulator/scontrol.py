@@ -100,7 +100,8 @@ def _show_job(job: EmulatedJob) -> None:
     if record.tasks:
         throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
         element = f"ArrayJobId={record.array} ArrayTaskId={jobs.shown_elements(record)} {throttle}"
-    start, end = (shown_time(moment) if moment else "Unknown" for moment in (record.started, record.ended))
+    ends = record.ended or (record.started and request.time_limit and record.started + request.time_limit)
+    start, end = (shown_time(moment) if moment else "Unknown" for moment in (record.started, ends))
     restarts = f"Restarts={record.restarts} BatchFlag=1 Requeue={int(request.requeue)}"
     names = symbols(job.id, record, request.name, record.nodes[0] if record.nodes else 1)
     output, error = (Path(request.folder, expand(pattern, names)) for pattern in (request.output, request.error))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NEWEST = "@last"
 FAILED = "@failed"  # the newest one that ended neither well nor by request
 _STAMP_LETTERS, _SUFFIX_LETTERS = 15, 5
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:\.[0-9]{1,5})?")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:\.[0-9]{1,7})?")
 
 
 def is_run_id(name: str) -> bool:
@@ -43,12 +43,40 @@ def stamp(run: str) -> str:
 
 
 def run_ids(folder: Path) -> list[str]:
-    """The run ids in `folder`, newest first."""
+    """The run ids in `folder`, newest first, with those of array elements that have no directory yet."""
     try:
-        names = [name for name in os.listdir(folder) if is_run_id(name)]  # noqa: PTH208 - there may be thousands
+        names = os.listdir(folder)  # noqa: PTH208 - there may be thousands
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(names, key=lambda name: (stamp(name), name), reverse=True)
+    ids = [name for name in names if is_run_id(name)]
+    places = [f"{folder}/{name}" for name in names if name.startswith(".sweeps")]
+    if waiting := [run for place in places for run in _waiting(place)]:
+        ids = [*{*ids, *waiting}]
+    return sorted(ids, key=lambda name: (stamp(name), name), reverse=True)
+
+
+def _waiting(place: str) -> list[str]:
+    """The elements of this user's arrays of batch scripts in `place` that have no directory yet."""
+    try:
+        arrays = os.listdir(f"{place}/.arrays")  # noqa: PTH208
+        if not arrays or os.lstat(place).st_uid != os.geteuid():
+            return []
+    except OSError:  # almost always: nobody has submitted an array of a batch script
+        return []
+    from pathlib import Path  # late: shell completion seldom gets here
+
+    from clusterctl.shared.record.files import read_whole
+    from clusterctl.shared.record.plain_text import numbers_in
+
+    found = []
+    for sweep in filter(is_run_id, arrays):
+        try:
+            indices = numbers_in(read_whole(Path(f"{place}/.arrays/{sweep}")).decode())
+            begun = {*os.listdir(f"{place}/{sweep}/0/begun")}  # noqa: PTH208
+        except (OSError, ValueError):  # just removed
+            continue
+        found += [f"{sweep}.{index}" for index in indices if str(index) not in begun]
+    return found
 
 
 def names_beginning(ids: Sequence[str], typed: str, most: int) -> list[str]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
 from clusterctl.launcher.observe.run_names import is_run_id
+from clusterctl.launcher.observe.script_arrays import array_of
+from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import status_of
-from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT
+from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir
 from clusterctl.shared.record.ownership import is_trusted, owner_name
 from clusterctl.shared.spec import SCRIPT, Cluster, Job
 from clusterctl.shared.spec.records import from_stored
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.shared.record.fields import Fields
-    from clusterctl.shared.record.layout import ArrayDir, RunDir
+    from clusterctl.shared.record.layout import ArrayDir
 
 
 T = TypeVar("T", float, str)
@@ -93,7 +95,9 @@ def read_record(run: RunDir) -> RunRecord:
 
     Slurm loads the plugins named in a slurm.conf, so slurm_conf is dropped from another user's record.
     """
-    fields = read_fields(run.run_json)
+    place, fields = run, read_fields(run.run_json)
+    if fields.absent and (array := array_of(run)):
+        place, fields = array, read_fields(array.run_json)
     if fields.absent or fields.problem:
         raise unreadable(run, run.run_json, fields.problem or "missing")
     if (version := fields.whole("schema_version")) not in READABLE_FORMATS:
@@ -105,7 +109,7 @@ def read_record(run: RunDir) -> RunRecord:
         raise ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
     try:
         record = _parse(run, fields)
-        if all(is_trusted(status_of(path).st_uid) for path in (run.path, run.run_json)):
+        if all(is_trusted(status_of(path).st_uid) for path in (place.path, place.run_json)):
             return record
         return replace(record, cluster=replace(record.cluster, slurm_conf=None), is_ours=False)
     except OSError as error:
@@ -226,7 +230,13 @@ class Finish(NamedTuple):
 
 
 def read_submission(run: RunDir | ArrayDir) -> Submission:
+    """Of an element that has no directory yet, its array's, which Slurm has."""
     fields = read_fields(run.submission_json)
+    if fields.absent and isinstance(run, RunDir) and (array := array_of(run)):
+        fields = read_fields(array.submission_json)
+        job = fields.digits("job_id")
+        index = int(run.id.rpartition(".")[2])
+        return Submission(element_id(job, index) if job else "", fields.moment("time"))
     return Submission(fields.job("job_id"), fields.moment("time"))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
 from clusterctl.launcher.observe.run_record import read_submission, read_successor
+from clusterctl.launcher.observe.script_arrays import array_of
 from clusterctl.launcher.slurm.jobs import is_of, job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.files import exists, with_retries
@@ -57,7 +58,7 @@ def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
 
 def is_written(folder: Path, run: str) -> bool:
     """Whether the run with that id has a record, readable or not; not for a private run of another user."""
-    return _modified(folder, run) is not None
+    return _modified(folder, run) is not None or array_of(RunDir(folder / run)) is not None
 
 
 def find_run(folder: Path, name: str) -> RunDir:

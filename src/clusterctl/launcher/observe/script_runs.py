@@ -9,19 +9,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.user_script import step_output_only
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.slurm_log import kept
 from clusterctl.launcher.observe.state import settled
 from clusterctl.launcher.slurm.queue import ScriptEnd
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.files import read_whole, write_json
 from clusterctl.shared.record.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.launcher.observe.attempt import RunEvidence
+    from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.queue import QueuedJob
     from clusterctl.shared.spec import Cluster
@@ -37,6 +39,15 @@ def note_ends(found: Sequence[RunEvidence], slurm_of: Callable[[Cluster], Slurm]
             end = _end(evidence, slurm_of, asked)
         noted.append(_with(evidence, end) if end else evidence)
     return noted
+
+
+def unseen_ranks(record: RunRecord) -> str:
+    """Why the output of a batch script's ranks is only in the script's own; empty if they are seen, or it has none."""
+    if not record.is_script or any(attempt.log_files("out") for attempt in record.run.attempts()):
+        return ""
+    with suppress(OSError, ValueError):
+        return step_output_only(read_whole(record.run.script).decode(errors="replace"))
+    return ""
 
 
 def _end(

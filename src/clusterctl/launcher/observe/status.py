@@ -18,6 +18,7 @@ from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, job_name
 from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import is_written, name_by_job, newest_first, newest_ids, newest_submissions
+from clusterctl.launcher.observe.script_arrays import make_directory
 from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
@@ -117,6 +118,9 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         with suppress(OSError):  # another user's run, or a full disk
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
+    if (job is None or job.state.ended) and not early and snapshot.problem is None:
+        with suppress(OSError):  # an element of an array that will not make its directory itself
+            make_directory(run, job_id)
     late = lateness(run.path) if job and job.state.ended else 0.0
     if job and job.state.ended and not settled(evidence):
         note_end(run, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SWEEP_FORMAT, RunDir, SweepDir
+from clusterctl.shared.record.plain_text import numbers_in
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
@@ -37,10 +39,16 @@ class SweepRecord:
     settings: tuple[tuple[str, ...], ...]
     program: tuple[str, ...] = ()  # with names in braces that are replaced by settings
     at_once: int | None = None
+    array: tuple[int, ...] = ()  # the indices of an array of a batch script, whose elements differ by them alone
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The number of each run, which follows the dot in its id."""
+        return self.array or range(len(self.settings))
 
     @property
     def runs(self) -> tuple[RunDir, ...]:
-        return tuple(self.sweep.run(place) for place in range(len(self.settings)))
+        return tuple(map(self.sweep.run, self.places))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -56,14 +64,22 @@ def values_of(settings: Iterable[str]) -> dict[str, str]:
 def read_sweep(sweep: SweepDir) -> SweepRecord:
     """The record of `sweep`. Raises ConfigError if sweep.json is missing or damaged."""
     fields = read_fields(sweep.sweep_json)
-    runs = fields.content.get("runs")
+    array = _indices(fields.text("array"))
+    runs = [[]] * len(array) if array else fields.content.get("runs")
     created = fields.moment("created")
     rows = runs if isinstance(runs, list) else []
     whole = rows and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in rows)
     if fields.whole("schema_version") != SWEEP_FORMAT or not whole or created is None:
         why = fields.problem or ("missing" if fields.absent else "damaged, or written by another version of clusterctl")
         raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs can still be named: {sweep.id}.0")
-    return SweepRecord(sweep, created, tuple(map(tuple, rows)), fields.texts("program"), fields.whole("at_once"))
+    settings = tuple(map(tuple, rows))
+    return SweepRecord(sweep, created, settings, fields.texts("program"), fields.whole("at_once"), array)
+
+
+def _indices(indices: str) -> tuple[int, ...]:
+    with suppress(ValueError):  # not an array, or damaged
+        return tuple(numbers_in(indices))
+    return ()
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:
@@ -84,7 +100,8 @@ def runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
 def one_run(sweep: SweepDir) -> UsageError:
     """The error for a sweep given instead of a run."""
     return UsageError(
-        f"{sweep.id} is a sweep", f"name one of its runs, such as {sweep.id}.0; list them with: clusterctl status"
+        f"{sweep.id} is a sweep",
+        f"name one of its runs, such as {read_sweep(sweep).runs[0].id}; list them with: clusterctl status",
     )
 
 

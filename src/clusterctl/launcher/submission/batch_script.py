@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.launcher.config.secrets import HIDDEN, written_secrets
 from clusterctl.shared.spec import Cluster, Job, Resources, from_record
 from clusterctl.shared.spec.keys import as_toml, put
 from clusterctl.shared.spec.records import InvalidRecord
@@ -58,6 +59,11 @@ class Converted:
     job: dict[str, Any]
     rows: tuple[CarriedLine, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the job does all that the script does."""
+        return not any(row.problem for row in self.rows)
+
 
 def convert(text: str) -> Converted:
     """Convert the batch script `text` to a job."""
@@ -77,6 +83,12 @@ class _Conversion:
         self.job: dict[str, Any] = {"workload": "command"}
 
     def row(self, one: Statement, *, several: bool) -> CarriedLine:
+        if secrets := written_secrets(one.text):
+            hidden = one.text
+            for secret in secrets.values():
+                hidden = hidden.replace(secret, HIDDEN)
+            problem = f"looks like a secret: {', '.join(secrets)}; a job file may be read by others"
+            return CarriedLine(one.number, hidden, problem=problem)
         if one.problem:
             return _left_out(one, one.problem)
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.submission.script import render
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.ownership import open_own
@@ -74,7 +75,7 @@ class BatchJob(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> BatchJob:
         run, own = plan.run, plan if plan.script else None
-        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id, own)
+        return cls(render(plan), [*plan.task], run.runs, run.pickles, plan.tasks, plan.secrets, run.id, own)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
@@ -94,12 +95,13 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
     answers: list[str] = []
 
     def send(script: Path) -> str:
-        words, variables, path = command, {**environment, **batch.secrets}, script
+        words, variables, path, folder = command, {**environment, **batch.secrets}, script, None
         if batch.own:
             words = [*command, *own_words(batch.own)]
             variables, path = own_environment(batch.own, environment), batch.own.run.script
+            folder = batch.own.script.folder if batch.own.script else None
         with open_own(batch.runs, path) as file:
-            answer = _answer(words, variables, maybe, file)
+            answer = _answer(words, variables, maybe, file, folder)
         answers.append(f"Submitted batch job {answer}" if batch.own else answer)  # it was asked for the ID alone
         return answers[0]
 
@@ -116,11 +118,11 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
         raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
 
-def _answer(argv: list[str], environment: Mapping[str, str], maybe: str, script: IO[bytes]) -> str:
+def _answer(argv: list[str], environment: Mapping[str, str], maybe: str, script: IO[bytes], folder: Path | None) -> str:
     """sbatch's output for `script`. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
     try:
         done = subprocess.run(
-            argv, env=environment, stdin=script, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+            argv, env=environment, stdin=script, capture_output=True, timeout=TIMEOUT_SECONDS, check=False, cwd=folder
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
@@ -170,15 +172,15 @@ def own_words(plan: Plan) -> list[str]:
 
 
 def own_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
-    """sbatch's environment for a batch script of the user's own: this process's, as if it had been typed here.
+    """sbatch's environment for a batch script of the user's own, as if it had been typed here.
 
     Only the location of slurm.conf is taken from `environment`, the one for other jobs.
     """
-    inherited = dict(os.environ)
-    if b"LC_CTYPE=" not in Path("/proc/self/environ").read_bytes():
-        inherited.pop("LC_CTYPE", None)  # Python sets it in the C locale (PEP 538)
+    own = dict(inherited())
+    if b"LC_CTYPE=" not in Path("/proc/self/environ").read_bytes() and not client_data():
+        own.pop("LC_CTYPE", None)  # Python sets it in the C locale (PEP 538)
     found = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
-    return {**inherited, **found, **dict(plan.exports), **plan.secrets}
+    return {**own, **found, **dict(plan.exports), **plan.secrets}
 
 
 def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:

@@ -5,7 +5,12 @@ start           shared/node/script_start.py, which records the start and becomes
 bin/srun        shared/node/script_srun.py, the first srun on the script's PATH, unless `see_ranks` is false
 bin/task        shared/node/script_task.py, what it starts before each task
 
-Unlike every other job, it inherits the environment of `submit`, as with sbatch.
+An array has one directory like that, `.sweeps/SWEEP/0`, from which `start` makes that of each element. It has besides:
+
+begun/          an empty file for each element that has its directory
+
+Unlike every other job, it inherits the environment of `submit`, as with sbatch. Sent from another machine, it gets that
+of a login shell, and starts in the folder that it names or in `work`, a copy of the one in which the command was typed.
 """
 
 from __future__ import annotations
@@ -14,13 +19,17 @@ import os
 import platform
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from shutil import copytree
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.config.user_script import UserScript
+from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.shared.errors import ConfigError
-from clusterctl.shared.record.files import read_whole, write_text
+from clusterctl.shared.record.files import exists, read_whole, write_text
 from clusterctl.shared.record.ownership import make_private
 from clusterctl.shared.spec import Resources
 
@@ -56,6 +65,13 @@ class ScriptPlan:
     lost: str
     environment: Mapping[str, str]  # added to the one of `submit`
     sees_ranks: bool = True
+    folder: Path | None = None  # where sbatch is called, for one that was sent from another machine
+    copies_code: bool = False  # its folder is the run's copy of the code
+
+    def job_id(self, answer: str) -> str:
+        """The job of a run from sbatch's answer: an element of an array is submitted again as an array of itself."""
+        index = dict(self.options).get("array")
+        return element_id(answer, int(index)) if index else answer
 
     def frozen(self, run: RunDir) -> str:
         """The copy of the script that runs."""
@@ -71,7 +87,16 @@ class ScriptPlan:
         return [f"--{name}" + ("" if value is None else f"={value}") for name, value in self.options]
 
     def write(self, run: RunDir) -> None:
-        """Write what starts the script. Raises OSError."""
+        """Write what starts the script, and its folder if that is a copy. Raises OSError."""
+        if self.copies_code and not exists(run.work):
+            copytree(run.project, run.work, symlinks=True)
+            for path in (run.work, *run.work.rglob("*")):  # the copy that runs share is read-only
+                if not path.is_symlink():
+                    path.chmod(path.stat().st_mode | 0o200)
+            asked = {one.name: one.value for one in self.script.asked.values()} | dict(self.options)
+            for folder in (PurePath(str(asked.get(name) or "")).parent for name in ("output", "error")):
+                if not folder.is_absolute() and "%" not in str(folder):  # an empty folder is not sent
+                    (run.work / folder).mkdir(parents=True, exist_ok=True)
         if self.lost:
             return
         programs = {run.start: "script_start.py"}
@@ -101,10 +126,21 @@ def plan_script(
     if resolved.origins.get("name", "").startswith("--set"):
         options.append(("job-name", resolved.job.name))
     elif script.job_name({}) == script.name:  # that of the copy would be its own
-        options.append(("job-name", os.environ.get("SBATCH_JOB_NAME") or script.name))
+        options.append(("job-name", inherited().get("SBATCH_JOB_NAME") or script.name))
+    if resolved.job.restart.limit and "requeue" not in script.asked and "requeue" not in dict(options):
+        options.append(("requeue", None))
+    if resolved.array and "array" not in dict(options):  # it is in the lines, but this may be one element alone
+        options.append(("array", resolved.array))
+    folder = None
+    if resolved.job.code:
+        folder = run.work
+        options.append(("chdir", str(folder)))
+    elif client_data() and (chdir := dict(options).get("chdir") or script.asked["chdir"].value):
+        folder = Path(str(chdir))
     python = resolved.cluster.python or interpreter
+    lost, environment, see_ranks = _lost(script, run, python), dict(resolved.job.env), resolved.job.see_ranks
     return ScriptPlan(
-        script, tuple(options), python, _lost(script, run, python), dict(resolved.job.env), resolved.job.see_ranks
+        script, tuple(options), python, lost, environment, see_ranks, folder, copies_code=bool(resolved.job.code)
     )
 
 

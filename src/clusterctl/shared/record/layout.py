@@ -165,10 +165,16 @@ class RunDir:
     weights = Inside("weights.pt")  # the trained model's parameters by name, for torch.load
     submissions = Inside("submissions")  # submissions before the last `resume`, one numbered folder each
     attempts_folder = Inside("attempts")
+    begun = Inside("begun")  # of an array of a batch script: the indices of the elements that have directories
 
     @property
     def id(self) -> str:
         return self.path.name
+
+    @property
+    def runs(self) -> Path:
+        """The folder of all runs. An array of a batch script has a directory like a run's in its sweep's."""
+        return self.path.parents[2] if self.id.isdigit() else self.path.parent
 
     @property
     def snapshot(self) -> Path:
@@ -202,7 +208,7 @@ class ArrayDir:
 
     path: Path
 
-    array_json = Inside("array.json")  # the run of each element
+    array_json = Inside("array.json")  # the run of each element; none in that of a batch script of the user's own
     submission_json = Inside("submission.json")  # like a run's
     logs = Inside("logs")  # links to the slurm.log of each run
     pickles = Inside("submitit")
@@ -224,8 +230,12 @@ class SweepDir:
         plain = runs / _SWEEPS / sweep
         if not _has_many_users(runs):
             return cls(plain)
-        owner = _owner(runs / f"{sweep}.0")
-        names = [_SWEEPS, *(name for name in _names(runs) if name.startswith(f"{_SWEEPS}-"))]
+        if _owner((own := cls.new(runs, sweep)).path) == os.geteuid():
+            return own
+        there = _names(runs)
+        first = min((name for name in there if name.rpartition(".")[0] == sweep), default=f"{sweep}.0")
+        owner = _owner(runs / first)
+        names = [_SWEEPS, *(name for name in there if name.startswith(f"{_SWEEPS}-"))]
         found = (runs / name / sweep for name in names)
         return next((cls(place) for place in found if owner is not None and _owner(place) == owner), cls(plain))
 
@@ -237,6 +247,11 @@ class SweepDir:
     @property
     def id(self) -> str:
         return self.path.name
+
+    @property
+    def waiting(self) -> Path:
+        """Of an array of a batch script, while elements have no directory: a file with all indices (`run_names`)."""
+        return self.path.parent / ".arrays" / self.id
 
     def run(self, place: int) -> RunDir:
         return RunDir(self.path.parents[1] / f"{self.id}.{place}")

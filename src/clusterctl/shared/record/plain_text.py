@@ -18,6 +18,9 @@ _ESCAPES = re.compile(
     r"|[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+# A part of the argument of sbatch's --array: Slurm's parser ignores brackets, and all after a %.
+_LARGEST_INDEX = 4_000_000  # Slurm's MaxArraySize may be one more
+_INDICES = re.compile(r"\[?([0-9]{1,7})\]?(?:-([0-9]{1,7})\]?(?::([0-9]{1,7})\]?)?)?(?:%.*)?", re.DOTALL)
 
 
 def plain(text: str) -> str:
@@ -48,3 +51,15 @@ def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def ranges(numbers: Iterable[int]) -> str:
     """Such as `1,3,5-7`, as Slurm writes them."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in stretches(numbers))
+
+
+def numbers_in(indices: str) -> list[int]:
+    """The numbers in `1,3,7-15:2%4`, as sbatch reads --array, in order. Raises ValueError for any other text."""
+    found: set[int] = set()
+    for word in indices.split(","):
+        match = _INDICES.fullmatch(word)
+        first, last, step = map(int, (match[1], match[2] or match[1], match[3] or 1)) if match else (1, 0, 0)
+        if not (first <= last <= _LARGEST_INDEX and step):
+            raise ValueError(f"not a list of indices: {indices}")
+        found.update(range(first, last + 1, step))
+    return sorted(found)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.config import cache_folder, resolve, shipped_folder
+from clusterctl.launcher.config import cache_folder, resolve, resolve_script, shipped_folder
 from clusterctl.launcher.config.places import data_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.sent import SentFile
 from clusterctl.launcher.config.source import read_toml
 from clusterctl.launcher.config.stages import HasStages, stages_of
-from clusterctl.launcher.config.user_script import find_script
-from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.launcher.config.user_script import find_script, read_script
+from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import open_regular, read_whole, write_json
 from clusterctl.shared.record.ownership import make_private
 
@@ -78,11 +78,12 @@ def load_payload(
     payload = Payload()
     if job is None and not program:
         return payload
-    if job and find_script(job, Path.cwd()):
-        hint = f"log in on {cluster.host or 'its login node'}, and submit it there: clusterctl submit {job}"
-        raise UsageError("batch scripts are not submitted from another machine yet", hint)
     try:
-        jobs = [resolve(job, cluster, overrides, program=program, stage=stage)]
+        if job and (path := find_script(job, Path.cwd())):
+            script = read_script(path, job, tuple(program))
+            jobs = [resolve_script(script, cluster, overrides, {}, Path.cwd())]
+        else:
+            jobs = [resolve(job, cluster, overrides, program=program, stage=stage)]
     except HasStages:
         assert job is not None
         stages = stages_of(job, Path.cwd())
@@ -144,6 +145,8 @@ def _add_code(payload: Payload, resolved: Resolved, *, large: bool, progress: Pr
 
 def _require_absolute(resolved: Resolved, cluster: Cluster, overrides: Sequence[str]) -> None:
     """Raise ConfigError for relative paths, whose base folder does not exist on the other machine."""
+    if resolved.script:  # it names neither data nor an image
+        return
     typed = dict(setting.partition("=")[::2] for setting in overrides)
     is_own = resolved.job_file.is_file() and not _is_shipped(resolved.job_file)
     file = read_toml(resolved.job_file) if is_own else None

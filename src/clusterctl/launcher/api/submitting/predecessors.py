@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_submission
 from clusterctl.launcher.observe.runs import find_run
+from clusterctl.launcher.observe.script_arrays import indices_of
 from clusterctl.launcher.observe.state import Standing, standing
 from clusterctl.launcher.observe.status import meant, report
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError, UsageError
-from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SweepDir
 
@@ -182,8 +182,8 @@ def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) 
     whole = set()
     for array in sweep.arrays():
         number = read_submission(array).job_id
-        size = len(read_fields(array.array_json).texts("runs"))
-        if number and size and known.issuperset(element_id(number, index) for index in range(size)):
+        indices = indices_of(array)
+        if number and indices and known.issuperset(element_id(number, index) for index in indices):
             whole.add(number)
     numbers = (job.partition("_")[0] for job in jobs)
     return list(dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True)))

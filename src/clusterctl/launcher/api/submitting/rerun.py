@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
-from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.run_record import read_record, read_submission
+from clusterctl.launcher.observe.script_arrays import make_directory
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
 from clusterctl.launcher.submission.plan import has_project
@@ -82,9 +82,6 @@ def resolved_from(
     """The job of `run` from its record, for another submission; a batch script is the copy in its directory."""
     if job.get("workload") != SCRIPT:
         return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
-    if client_data():
-        hint = f"on its login node: clusterctl rerun {run.id}"
-        raise UsageError("batch scripts are not submitted from another machine yet", hint)
     script = read_frozen(run, tuple(map(str, job["argv"])))
     return resolve_script_again(script, job, origins, cluster, changes, run_json=run.run_json)
 
@@ -98,6 +95,7 @@ class _Again(NamedTuple):
 def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
     record = read_record(run)
     record.require_ours()
+    make_directory(run, read_submission(run).job_id)
     where = load_cluster(cluster) if cluster else record.cluster
     given = settings(overrides)
     written = read_fields(run.run_json)

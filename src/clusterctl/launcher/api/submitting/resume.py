@@ -45,7 +45,7 @@ def resume_alone(
     progress: ProgressListener = SILENT,
 ) -> SentRun:
     """Start `run` again: see `again.resume`, which also starts the later stages of its job again."""
-    _ended_job(run)
+    _ended_job(run)  # an array's element that has ended has a directory
     where = load_cluster(cluster) if cluster else read_record(run).cluster
     changes = settings(overrides)
     resolved = resolved_again(run, where, changes)

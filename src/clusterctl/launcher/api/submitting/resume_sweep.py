@@ -58,7 +58,7 @@ def resume_sweep(
         going = sum(not one.state.ended for one in statuses)
         what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
         raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
-    first = statuses[0].record
+    first = (again if record.array else statuses)[0].record  # of an array, others may have no directory yet
     where = load_cluster(cluster) if cluster else first.cluster
     jobs = [resolved_again(one.record.run, where) for one in again]
     resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
@@ -123,6 +123,8 @@ def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
     parsed = [parse_axis(axis) for axis in axes]
     if not parsed:
         return []
+    if record.array:
+        raise UsageError(f"{record.sweep.id} is an array", "for more elements, submit the script with another --array")
     rows = combinations(parsed, None, 0)
     known = {frozenset(settings) for settings in record.settings}
     if {*map(key_of, rows[0])} != {*record.keys}:

@@ -13,7 +13,15 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
 from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
-from clusterctl.launcher.api.submitting.submit import code_of, find_waited_for, load, new_suffix, send, submission_of
+from clusterctl.launcher.api.submitting.submit import (
+    HasArray,
+    code_of,
+    find_waited_for,
+    load,
+    new_suffix,
+    send,
+    submission_of,
+)
 from clusterctl.launcher.config import current_folder, runs_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import stages_of
@@ -21,6 +29,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import from_project
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.shared.record.plain_text import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,6 +76,9 @@ def submit(
     """
     changes = settings(overrides)
     resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
+    if resolved.array:
+        message = f"{resolved.array_typed} makes a sweep, not one run"
+        raise HasArray(message, "in Python: clusterctl.sweep(...), with the same arguments")
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
     words += ["--stage", stage] if stage else []
@@ -174,7 +186,8 @@ def sweep(
     `axes` are the values by key, each a list, or a string as for --sweep: `1e-3,3e-3`, integers as `0..4`, or a range
     to sample from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, the number of random runs, and `seed`. Names that
     are not keys of a job refer to braces in the program: `{lr}`. `file` contains the settings of one run per line. At
-    most `at_once` runs run at the same time. The other arguments are those of `submit`.
+    most `at_once` runs run at the same time. A batch script with `--array` is such a sweep by itself, without axes: its
+    elements are the runs, named by their index. The other arguments are those of `submit`.
 
     Raises what `submit` raises, before anything is queued; if Slurm refuses, nothing is left behind.
     """
@@ -187,7 +200,7 @@ def sweep(
     )
     first = wanted.jobs[0]
     if first.script and at_once:
-        hint = "submit it without --at-once: each run of a batch script is a job of its own"
+        hint = f"for an array: --array={first.array or '0-9'}%{at_once}; each run of a sweep is a job of its own"
         raise UsageError("--at-once does not apply to a batch script", hint)
     waited_for = find_waited_for(first, after, after_any, after_start, None)
     if waited_for:
@@ -210,6 +223,7 @@ def sweep(
         "at_once": at_once,
         "runs": shown_rows(wanted),
         "program": first.secrets.hide_typed(["--", *wanted.program])[1:],
+        **({"array": ranges(wanted.array)} if wanted.array else {}),
     }
     together = Submission(
         planned(place, wanted, code),
@@ -218,7 +232,7 @@ def sweep(
         words,
         from_project(first),
         waited_for,
-        SweepPlan(place, record, at_once=at_once),
+        SweepPlan(place, record, at_once=at_once, array=ranges(wanted.array)),
         hold=hold,
         progress=progress,
     )

@@ -29,7 +29,7 @@ from clusterctl.launcher.submission.warm import start_host_step
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import read_whole, write_json
+from clusterctl.shared.record.files import read_whole, write_json, write_text
 from clusterctl.shared.record.ownership import make_new, make_private
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.values import slurm_time
@@ -85,7 +85,7 @@ class SentRun(NamedTuple):
 class SweepPlan(NamedTuple):
     """The sweep that the runs belong to, and its sweep.json: `record`, and `past` if the sweep exists already.
 
-    With `at_once`, the first array waits for the jobs `before`.
+    With `at_once`, the first array waits for the jobs `before`. `array` are the indices of an array of a batch script.
     """
 
     place: SweepDir
@@ -93,6 +93,7 @@ class SweepPlan(NamedTuple):
     past: Mapping[str, Any] | None = None
     at_once: int | None = None
     before: Sequence[str] = ()
+    array: str = ""
 
 
 @dataclass
@@ -164,6 +165,11 @@ class Submission:
         return one.code or self.code
 
     def _write(self, links: Sequence[Mapping[Path, Path]], leases: ExitStack) -> None:
+        if self.sweep and not self.sweep.past:
+            folder = self.sweep.place.path
+            make_private(folder.parent)
+            make_new(folder)
+            self.written.callback(shutil.rmtree, folder, ignore_errors=True)
         new = [one.plan for one in self.runs if not one.still_ended]
         common = {**versions(new[0]), **self.origin.record} if new else {}
         common |= {"allocation": self.allocation.job_id} if self.allocation else {}
@@ -175,6 +181,8 @@ class Submission:
                 record = {**record_of(plan, resolved, self.words), **common, **one.fields}
                 write_run(plan, code, archives, record, self.origin.patch)
                 self.written.callback(shutil.rmtree, run.path, ignore_errors=True)
+                if self.sweep and self.sweep.array:
+                    make_new(run.begun)
                 continue
             leases.enter_context(_lease(run))
             past_job = one.still_ended()
@@ -190,11 +198,11 @@ class Submission:
         place = self.sweep.place
         if self.sweep.past:
             self.written.callback(write_json, place.sweep_json, self.sweep.past)
-        else:
-            make_private(place.path.parent)
-            make_new(place.path)
-            self.written.callback(shutil.rmtree, place.path, ignore_errors=True)
         write_json(place.sweep_json, self.sweep.record)
+        if indices := self.sweep.array:  # from now on, its elements are listed
+            make_private(place.waiting.parent)
+            self.written.callback(place.waiting.unlink, missing_ok=True)
+            write_text(place.waiting, indices)
 
     def _queue(self, waiting: Sequence[str], most: int) -> None:
         """Submit one job, or as few arrays as Slurm allows, with at most `most` elements each; or one job a script.
@@ -209,11 +217,11 @@ class Submission:
             start_host_step(first.plan, time_limit, self.slurm.path_of("srun"), self.slurm.environment)
             return
         if sweep is None:
-            adopt(first.plan.run, self._sbatch(BatchJob.of(first.plan), waiting))
+            self._adopt(first.plan, self._sbatch(BatchJob.of(first.plan), waiting))
             return
         if first.plan.script:  # the script that Slurm starts must be the user's own
             for one in self.runs:
-                adopt(one.plan.run, self._sbatch(BatchJob.of(one.plan), waiting))
+                self._adopt(one.plan, self._sbatch(BatchJob.of(one.plan), waiting))
             return
         previous = sweep.before if sweep.at_once else ()
         arrays = arrays_of((one.plan for one in self.runs), most)
@@ -226,6 +234,11 @@ class Submission:
             for index, plan in enumerate(elements):
                 adopt(plan.run, element_id(job, index))
             previous = (job,) if sweep.at_once else ()
+
+    def _adopt(self, plan: Plan, answer: str) -> None:
+        """Record the job of a run, or of the array of a batch script, from sbatch's answer."""
+        is_array = self.sweep is not None and self.sweep.array
+        adopt(plan.run, plan.script.job_id(answer) if plan.script and not is_array else answer)
 
     def _sbatch(self, batch: BatchJob, waiting: Sequence[str], previous: Sequence[str] = ()) -> str:
         command = [self.slurm.path_of("sbatch"), *(["--hold"] if self.hold else [])]

@@ -21,7 +21,7 @@ from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
 from clusterctl.launcher.config.stages import stages_of
-from clusterctl.launcher.config.user_script import find_script, read_script
+from clusterctl.launcher.config.user_script import find_script, read_script, step_output_only
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
 from clusterctl.launcher.submission.launched import shown
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec.keys import Difference
 
 
+class HasArray(UsageError):
+    """A single run was requested of a batch script with an array."""
+
+
 def load(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -74,7 +78,8 @@ def load(
             given = "--stage" if stage else "--profile"
             raise UsageError(f"{given} does not apply to a batch script", f"leave it out: clusterctl submit {name}")
         script = read_script(path, name, tuple(program_words(program)))
-        return resolve_script(script, load_cluster(cluster), settings(overrides))
+        sent_from = current_folder() if client_data() else None
+        return resolve_script(script, load_cluster(cluster), settings(overrides), sent_from=sent_from)
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
     train = resolved.job.train
     if not profile:
@@ -111,6 +116,11 @@ class DryRun:
     def command(self) -> str:
         """The command line of sbatch for a batch script of the user's own; empty for any other job."""
         return shlex.join(["sbatch", *own_words(self.plan)]) if self.plan.script else ""
+
+    @property
+    def unseen(self) -> str:
+        """Why the ranks of a batch script will not be seen, as far as its text shows; empty if they will."""
+        return step_output_only(self.plan.script.script.text) if self.plan.script else ""
 
     @property
     def programs(self) -> str | None:

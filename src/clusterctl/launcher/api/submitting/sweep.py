@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun
-from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script
+from clusterctl.launcher.checks.verify import explained
+from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script
+from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.launcher.submission.sbatch import SlurmRefused, test_only
 from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.plain_text import numbers_in, ranges
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
     from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec.sweep import ListedValues, Settings
@@ -34,12 +41,14 @@ if TYPE_CHECKING:
 class SweepJobs(NamedTuple):
     """The runs of a sweep by index: the settings and the job of each.
 
-    `program` contains names in braces, to be replaced by settings; empty if there are none.
+    `program` contains names in braces, to be replaced by settings; empty if there are none. An array of a batch script
+    has one job for all its elements.
     """
 
     settings: list[Settings]
     jobs: list[Resolved]
     program: list[str]
+    array: Sequence[int] = ()  # its indices
 
 
 def load_sweep(
@@ -67,6 +76,15 @@ def load_sweep(
     names = names_of_program(rows)
     path = find_script(name, current_folder()) if name else None
     script = read_script(path, name) if name and path else None
+    sent_from = current_folder() if client_data() else None
+
+    def resolved(script: UserScript, arguments: Sequence[str], settings: Sequence[str]) -> Resolved:
+        return resolve_script(replace(script, arguments=tuple(arguments)), target, settings, sent_from=sent_from)
+
+    if script and (array := resolved(script, words, given)).array:
+        if found:
+            raise UsageError(f"cannot combine --sweep with {array.array_typed}", "leave one of them out")
+        return SweepJobs([()], [array], [], _indices(array))
     if names and not words and not script:
         words = [*resolve(name, target, given).job.argv]
     jobs: list[Resolved] = []
@@ -76,7 +94,7 @@ def load_sweep(
             keys = [setting for setting in row if key_of(setting) not in names]
             program = filled(words, row, names)
             if script:
-                jobs.append(resolve_script(replace(script, arguments=tuple(program)), target, [*given, *keys]))
+                jobs.append(resolved(script, program, [*given, *keys]))
             else:
                 jobs.append(resolve(name, target, [*given, *keys], program=program))
         except ConfigError as error:
@@ -89,8 +107,31 @@ def load_sweep(
     return SweepJobs(rows, jobs, words if names else [])
 
 
+def _indices(one: Resolved) -> list[int]:
+    """The indices of its array. Raises ConfigError."""
+    try:
+        return numbers_in(one.array)
+    except ValueError as error:
+        plan = make_plan(one, RunDir(runs_folder(one.cluster) / one.job.name), Path(), clusterctl.__version__)
+        slurm = Slurm.of(one.cluster)
+        try:
+            test_only(plan, slurm.path_of("sbatch"), slurm.environment)
+        except SlurmRefused as refused:  # sbatch's own words
+            raise explained(refused, one, slurm) from error
+        hint = "write it as indices and ranges: 1,3,7-15:2"
+        raise ConfigError(f"cannot read {one.array_typed}", hint) from None
+
+
 def planned(place: SweepDir, wanted: SweepJobs, code: Code, start: int = 0) -> list[PlannedRun]:
-    """The new runs `wanted`, the first of which is run `start` of the sweep."""
+    """The new runs `wanted`, the first of which is run `start` of the sweep; for an array, its own directory."""
+    if wanted.array:
+        fields = {
+            "sweep": {"id": place.id, "settings": []},
+            "array": ranges(wanted.array),
+            "elements": len(wanted.array),
+        }
+        plan = make_plan(wanted.jobs[0], RunDir(place.array(0).path), code.folder, clusterctl.__version__)
+        return [PlannedRun(plan, wanted.jobs[0], fields)]
     return [
         PlannedRun(
             make_plan(one, place.run(number), code.folder, clusterctl.__version__),

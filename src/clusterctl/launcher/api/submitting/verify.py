@@ -52,7 +52,7 @@ def verify(
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
             continue
-        runs = make_runs_folder(plan.run.path.parent)
+        runs = make_runs_folder(plan.run.runs)
         try:
             make_private(code_folder(runs))
         except OSError as error:

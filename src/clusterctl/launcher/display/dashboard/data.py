@@ -13,6 +13,7 @@ from clusterctl.launcher.display.explanation import explanation, pause_after, st
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.run_names import is_run_id
+from clusterctl.launcher.observe.runs import is_written
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep, summarise
 from clusterctl.launcher.slurm import Slurm
@@ -133,7 +134,7 @@ class DashboardData:
 
         def live_run() -> LiveRun:
             run = RunDir(self._folder / run_id)
-            if not is_run_id(run_id) or not exists(run.run_json):
+            if not is_run_id(run_id) or not is_written(self._folder, run_id):
                 raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
             return LiveRun(Overview(self._folder, runs=(run,), slurm_of=self._slurm_of), self._clock)
 
