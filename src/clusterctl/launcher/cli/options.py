@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -33,6 +33,30 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
         return command
 
     return decorate
+
+
+class InGroups(click.Command):
+    """A command whose help lists its options in groups: title -> parameters. Those in no group come last."""
+
+    def __init__(self, *arguments: Any, groups: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        records = {one.name: record for one in options if (record := one.get_help_record(ctx))}
+        width = min(max(len(names) for names, _ in records.values()), 26)
+        for title, names in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([_padded(records.pop(name), width) for name in names])
+        with formatter.section("Other options"):
+            formatter.write_dl([_padded(record, width) for record in records.values()])
+
+
+def _padded(record: tuple[str, str], width: int) -> tuple[str, str]:
+    """`record` of a list of definitions with a first column as wide as that of the other lists."""
+    names, text = record
+    return f"{names:{width}}", text
 
 
 class WithProgram(click.Command):
