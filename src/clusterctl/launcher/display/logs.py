@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
 from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped
 from clusterctl.shared.record.stamp import LENGTH, stamp
@@ -29,9 +31,15 @@ def show(reading: Reading, *, times: bool, collapse: bool) -> None:
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show the lines written so far and new ones, until the run ends."""
-    label = _Label(reading)
-    for status, added in reading.follow():  # noqa: B007 - the last one is used
-        _print(_shown(reading, added, collapse), label, times=times)
+    label, last = _Label(reading), LastLine()
+    try:
+        for status, added in reading.follow():
+            _print(_shown(reading, added, collapse), label, times=times, last=last)
+            begun = reading.files.unfinished()
+            frame = f"{label.of(begun)}{frame_of(begun)}" if begun else ""
+            last.show("  ".join(filter(None, [status.state.value, times_of(status, time.time()), frame])))
+    finally:
+        last.clear()
     _warn(reading)
     print(f"{reading.record.run.id}: {status.state}", file=sys.stderr)
 
@@ -71,7 +79,7 @@ def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[
     return collapsed(lines) if collapse and reading.ranks > 1 else lines
 
 
-def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
+def _print(lines: Iterable[Line], label: _Label, *, times: bool, last: LastLine | None = None) -> None:
     at_terminal = sys.stdout.isatty()
     waiting: list[bytes] = []
     for count, line in enumerate(lines):
@@ -82,6 +90,8 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
         elif times:  # blank if unknown
             before = stamp(line.time) if line.timed else " " * LENGTH
         waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
+        if last:
+            last.clear()
         if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
             _write(waiting)
     _write(waiting)
