@@ -77,6 +77,33 @@ def test_status_shows_the_newest_runs_first(typed: Typed, fabricate: Fabricate) 
     assert [line.split()[0] for line in out.splitlines()] == ["RUN", A]
 
 
+def test_own_metrics_sort_runs_and_are_columns_in_csv(typed: Typed, fabricate: Fabricate) -> None:
+    for run, own in ((A, 0.5), (B, 0.25)):
+        metrics = [{"step": 1, "steps": 2, "my score": own, "loss": 1 - own, "sampling": 0.1}]
+        fabricate(run, {**FINISHED, "attempts/0/metrics.jsonl": metrics})
+    _, out, _ = typed("status", "-o", "csv", "--sort", "my score")
+    head, *rows = out.splitlines()
+    assert head.endswith(",work,my score")
+    assert [(row.split(",")[0], row.split(",")[-1]) for row in rows] == [(A, "0.5"), (B, "0.25")]
+    _, out, _ = typed("status", "--sort", "LOSS")
+    assert [line.split()[0] for line in out.splitlines()] == ["RUN", A, B]
+    code, out, err = typed("status", "--sort", "accuracy")
+    assert (code, out) == (2, "")
+    assert "nothing to sort by: accuracy\nhint: one of run, age," in err
+
+
+def test_the_note_of_a_failed_run_is_its_cause(typed: Typed, fabricate: Fabricate) -> None:
+    event = {"event": "exception", "stage": "training", "step": 3, "time": 50}
+    event |= {"type": "ValueError", "message": "lr is negative"}
+    host = {"job_id": "12", "start": 10, "end": 60, "exit_code": 1}
+    for run in (A, B):
+        files = {"attempts/0/events/rank_00000.jsonl": [{"event": "began", "node": "node1"}, event]}
+        fabricate(run, {"submission.json": {"job_id": "12"}, "attempts/0/host.json": host, **files})
+    _, out, _ = typed("status")
+    assert [line.count("ValueError: lr is negative") for line in out.splitlines()] == [0, 1, 1]
+    assert "exit code 1" not in out
+
+
 def test_status_json_has_a_schema_version_and_stage_names(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     code, out, err = typed("status", "@last", "-o", "json")

@@ -15,6 +15,7 @@ from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, run_ids
 from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.sorting import in_order as in_order
 from clusterctl.launcher.observe.status import Filter, listing, meant, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named

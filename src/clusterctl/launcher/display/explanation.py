@@ -6,6 +6,7 @@ Live screens repeat the diagnosis, which reads many files and may query Slurm; `
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
@@ -13,14 +14,22 @@ from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
+from clusterctl.launcher.observe.status import report
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.files import is_folder
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.status import Listing
 
+_MOST_CAUSES = 20  # in a table: each takes some milliseconds
+_ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.PREEMPTED, State.LOST)
 _TITLES = {
     Cause.USER: "error in the job or its program",
     Cause.HOST_MEMORY: "out of memory",
@@ -107,6 +116,29 @@ def first_cause(status: Status) -> str:
     if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
         found = judge(gather(status)).headline
     return plain(str(found))
+
+
+class Causes:
+    """Why the newest of the runs in a table ended, each found once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, str] = {}
+
+    def added_to(self, listing: Listing) -> Listing:
+        """`listing`, whose notes name the first cause of runs that did not finish."""
+        looked = {status.record.run.id: status for status in listing.looked}
+        ended = [row for row in listing.rows if row.state in _ENDED_BADLY and is_folder(self._folder / row.run)]
+        for row in ended[:_MOST_CAUSES]:
+            if row.run not in self._known:
+                status = looked.get(row.run) or report([RunDir(self._folder / row.run)]).statuses[0]
+                self._known[row.run] = first_cause(status)
+        causes = {row.run: self._known[row.run] for row in ended[:_MOST_CAUSES]}
+        rows = [
+            row._replace(cells={**row.cells, "NOTE": causes[row.run]}) if row.run in causes else row
+            for row in listing.rows
+        ]
+        return replace(listing, rows=tuple(rows))
 
 
 def state_of(status: Status) -> str:

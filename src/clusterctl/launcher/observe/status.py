@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -227,6 +228,7 @@ class Listing:
     looked: tuple[Status, ...] = ()  # of the rows that were not cached
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
+    states: Mapping[State, int] = field(default_factory=dict)  # of all runs, where rows combine several
 
 
 def listing(
@@ -254,9 +256,10 @@ def listing(
         rows[run.id] = row = row_of(status, looked.as_of)
         ended.keep_row(run, row)
     found = (rows[run] for run in ids if run in rows)
-    taken = (row for row in found if wanted.takes(row.state, row.created, looked.as_of))
+    taken = [row for row in found if wanted.takes(row.state, row.created, looked.as_of)]
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
-    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)
+    rows, states = tuple(itertools.islice(together(taken), count)), Counter(row.state for row in taken)
+    return Listing(looked.as_of, rows, problems, looked.statuses, states=states)
 
 
 # The states that `@failed` means.
