@@ -304,6 +304,30 @@ def test_without_stdin_only_cancelling_several_runs_needs_yes(
     assert calls(site) == ["scancel 12"]
 
 
+@pytest.mark.parametrize("command", ["cancel", "release"])
+def test_a_jobs_name_means_the_run_that_has_not_ended(
+    typed: Typed, site: Path, fabricate: Fabricate, command: str
+) -> None:
+    fabricate(A, {"submission.json": {"job_id": "12"}})
+    fabricate(B, FINISHED)
+    queue(site, ("12", "PENDING"))
+    code, out, err = typed(command, "cora")
+    assert (code, out, err) == (0, "", f"{'cancelled' if command == 'cancel' else 'released'} {A}\n")
+    (call,) = calls(site)
+    assert call.endswith(" 12")
+    assert typed(command, B)[2].startswith(f"{B} has already ended" if command == "cancel" else f"error: {B} ")
+    assert typed(command, "cor")[0] == 2  # begins both
+
+
+def test_a_jobs_name_all_of_whose_runs_have_ended_means_the_newest(
+    typed: Typed, site: Path, fabricate: Fabricate
+) -> None:
+    for run in (A, B):
+        fabricate(run, FINISHED)
+    assert typed("cancel", "cora") == (0, "", f"{B} has already ended: finished\n")
+    assert calls(site) == []
+
+
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     run = fabricate(A, FINISHED)
     assert typed("cancel", A) == (0, "", f"{A} has already ended: finished\n")

@@ -13,7 +13,7 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
-from clusterctl.launcher.observe.run_names import FAILED, run_ids
+from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
 from clusterctl.launcher.observe.sorting import in_order as in_order
 from clusterctl.launcher.observe.status import Filter, listing, meant, newest, report
@@ -75,6 +75,18 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
         runs = read_sweep(sweep).runs if sweep else (find_run(folder, name),)
         found |= {Run(run.path): None for run in runs}
     return list(found)
+
+
+def living(name: str, cluster: str | None = None) -> str:
+    """`name`, or if it is the name of a job, the newest of its runs or sweeps that has not ended.
+
+    If all have ended, `name` itself.
+    """
+    folder = chosen_runs_folder(cluster)
+    if not any(name == job_name(run) for run in run_ids(folder)):
+        return name
+    found = newest(folder, Filter((name,), _GROUPS["alive"]), None, ended_runs(folder)).statuses
+    return submission(found[0].record.run.id) if found else name
 
 
 def checkable(name: str, cluster: str | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.launcher.api.cancel import cancel as cancel_all
-from clusterctl.launcher.api.find import find, find_all
+from clusterctl.launcher.api.find import find, find_all, living
 from clusterctl.launcher.api.jobs import cancel_jobs, plain_job
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli import options
@@ -117,7 +117,7 @@ _MOST_NAMED = 20
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     """Cancel queued or running RUNs, all runs of a SWEEP, and any Slurm job of yours, by its JOBID.
 
-    Runs and jobs that have already ended are left alone.
+    A job's name means the newest of its runs that has not ended. Runs and jobs that have ended are left alone.
 
     \b
     Examples:
@@ -126,7 +126,9 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
       clusterctl cancel 123
     """
     job_ids = {name: job_id for name in names if (job_id := plain_job(name, cluster))}
-    runs = [run.directory for run in find_all((name for name in names if name not in job_ids), cluster)]
+    runs = [
+        run.directory for run in find_all((living(name, cluster) for name in names if name not in job_ids), cluster)
+    ]
     if job_ids:
         several = len(runs) + len(job_ids)
         if several > 1 and not confirmed(f"Cancel {several} runs or jobs?", yes=yes):
@@ -165,6 +167,7 @@ def release(name: str, cluster: str | None) -> None:
     Example:
       clusterctl release @last
     """
+    name = living(name, cluster)
     held = sweep_meant(name, cluster) or find(name, cluster)
     held.release()
     click.echo(f"released {held.id}", err=True)
