@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher import cli
+from clusterctl.launcher.display.logs import local_stamp
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
@@ -200,7 +201,7 @@ def test_logs_are_merged_and_labelled_and_identical_lines_are_shown_once(typed: 
     ]  # fmt: skip
     assert len(typed("logs", A, "--no-collapse")[1].splitlines()) == 8
     assert typed("logs", A, "--node", "node1", "--grep", "rank [0-3]", "--times")[1].splitlines() == [
-        "r03 node1 1970-01-01T00:01:47.000Z rank 3", "r02 node1 1970-01-01T00:01:48.000Z rank 2",
+        f"r03 node1 {local_stamp(107)}rank 3", f"r02 node1 {local_stamp(108)}rank 2",
     ]  # fmt: skip
     assert typed("logs", A, "--since", "1970-01-01T00:01:50Z")[1] == "r00 node0 rank 0\n"
     assert typed("logs", A, "--since", "5m")[1] == ""
@@ -217,11 +218,11 @@ def test_errors_are_shown_in_order_of_time(typed: Typed, fabricate: Fabricate) -
     logs = {f"attempts/0/logs/rank_0000{n}.err": "" for n in range(3)}
     fabricate(A, FINISHED | events | logs)
     assert typed("logs", A, "--errors")[1].splitlines() == [
-        "r00-01 x2 1970-01-01T00:00:50.000Z",
+        f"r00-01 x2 {local_stamp(50)}".rstrip(),
         "Traceback (most recent call last):",
         '  File "t.py", line 3, in f',
         "ValueError: batch 7",
-        "then r02 1970-01-01T00:00:52.000Z RuntimeError: peer gone",
+        f"then r02 {local_stamp(52)}RuntimeError: peer gone",
     ]
     fabricate(B, FINISHED | {"attempts/0/logs/rank_00000.out": "fine\n"})
     assert typed("logs", B, "--errors") == (0, "", f"no errors in the logs of {B}\n")

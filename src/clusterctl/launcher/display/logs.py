@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
-from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped
-from clusterctl.shared.record.stamp import LENGTH, stamp
+from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
 # The first lines are written one at a time, the others in batches.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 _MOST_KNOWN = 1000
+_STAMP_LENGTH = len("2026-01-02T03:04:05.678+0100 ")
+
+
+def local_stamp(seconds: float) -> str:
+    """The time at the beginning of a line, on this machine's clock with its offset; `--since` accepts it."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    second, offset = _local(whole)
+    return f"{second}.{milliseconds:03}{offset} "
+
+
+@functools.lru_cache(1024)
+def _local(second: int) -> tuple[str, str]:
+    local = time.localtime(second)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local), time.strftime("%z", local)
 
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
@@ -66,7 +80,7 @@ def show_errors(reading: Reading) -> None:
     for place, failure in enumerate(found):
         whose = label.of_ranks(failure.attempt, tuple(failure.ranks))
         text = plain(failure.message) if place else plain_lines(failure.text)
-        at = stamp(failure.time) if failure.time else ""
+        at = local_stamp(failure.time) if failure.time else ""
         print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
 
 
@@ -85,10 +99,9 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool, last: LastLine 
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
         before = ""
-        if times and is_stamped(line.content):
-            before = line.content[:LENGTH].decode()
-        elif times:  # blank if unknown
-            before = stamp(line.time) if line.timed else " " * LENGTH
+        if times:  # blank if unknown; a task's own is exact, even where the order of the lines is another
+            moment = time_of(line.content) if is_stamped(line.content) else None
+            before = local_stamp(line.time if moment is None else moment) if line.timed else " " * _STAMP_LENGTH
         waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
         if last:
             last.clear()

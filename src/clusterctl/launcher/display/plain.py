@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from clusterctl.shared.record.plain_text import clock as clock
 from clusterctl.shared.record.plain_text import duration as duration
 from clusterctl.shared.record.plain_text import plain as plain
 from clusterctl.shared.record.vocabulary import number
@@ -34,11 +34,6 @@ def when(moment: float, now: float) -> str:
     if away > _LONGEST_ESTIMATE_SECONDS:
         return "unknown"
     return "now" if away <= NOW_SECONDS else f"in {duration(away)}"
-
-
-def clock(moment: float, *, date: bool = False) -> str:
-    """A time on this machine's clock with its zone: `14:05:09 CET`, or with the `date`."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z" if date else "%H:%M:%S %Z", time.localtime(moment))
 
 
 def hours_text(hours: float) -> str:

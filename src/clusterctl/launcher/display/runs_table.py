@@ -5,7 +5,6 @@ A sweep is one row, or a table of its own with the settings that it varies as co
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -157,9 +156,9 @@ def note(status: Status) -> str:
     if status.no_successor:
         return plain(f"no job to go on in: {status.no_successor}")
     if not status.state.ended and status.attempt and (since := status.attempt.idle_since) is not None:
-        return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
+        return f"idle since {clock(since)}, logs no steps"
     if not status.state.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
-        return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
+        return f"GPUs idle since {clock(since)}"
     done = progress(status.metrics)
     if status.state is State.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"

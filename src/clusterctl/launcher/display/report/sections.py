@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import drawn_curves, robust
-from clusterctl.launcher.display.plain import compact, duration, ranks_text, share
+from clusterctl.launcher.display.plain import clock, compact, duration, ranks_text, share
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
@@ -297,8 +296,8 @@ def state_class(stage: State) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    """A date and time with its zone."""
+    return clock(seconds, date=True)
 
 
 def since(start: float) -> Callable[[float], str]:
