@@ -93,6 +93,25 @@ def test_own_metrics_sort_runs_and_are_columns_in_csv(typed: Typed, fabricate: F
     assert "nothing to sort by: accuracy\nhint: one of run, age," in err
 
 
+def test_notes_and_tags_are_shown_and_select_runs(typed: Typed, fabricate: Fabricate) -> None:
+    for run, tags in ((A, ["paper", "v:1"]), (B, ["paper"])):
+        directory = fabricate(run, FINISHED)
+        record = read_json(directory.run_json)
+        record["job"] |= {"note": "lower \N{GREEK SMALL LETTER MU}", "tags": tags}
+        write_json(directory.run_json, record)
+    _, out, _ = typed("status", "-o", "wide")
+    assert [line.split()[0] for line in out.splitlines() if "lower \N{GREEK SMALL LETTER MU}" in line] == [B, A]
+    assert "paper,v:1" in out
+    assert [line.split()[0] for line in typed("status", "--tag", "v:1")[1].splitlines()] == ["RUN", A]
+    assert [line.split()[0] for line in typed("status", "--tag", "paper")[1].splitlines()] == ["RUN", B, A]
+    assert typed("status", "--tag", "paper", "--tag", "x") == (0, "", "no matching runs\n")
+    _, out, _ = typed("status", "--tag", "paper", "--tag", "v:1", "-o", "json")
+    (found,) = json.loads(out)["runs"]
+    assert (found["id"], found["note"], found["tags"]) == (A, "lower \N{GREEK SMALL LETTER MU}", ["paper", "v:1"])
+    assert typed("status", A, "--tag", "paper")[0] == 2
+    assert ",paper v:1," in typed("status", "--tag", "v:1", "-o", "csv")[1]
+
+
 def test_the_note_of_a_failed_run_is_its_cause(typed: Typed, fabricate: Fabricate) -> None:
     event = {"event": "exception", "stage": "training", "step": 3, "time": 50}
     event |= {"type": "ValueError", "message": "lr is negative"}

@@ -100,15 +100,17 @@ def runs(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> list[Run]:
     """The runs of `cluster`, newest first; unreadable runs are left out.
 
     Filters: one of the states `state` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
-    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` limits the result to the newest.
+    `name` ("cora*"), submitted within `since` ("2d", or seconds), with every `tag`; `count` limits the result to the
+    newest.
     """
-    wanted = query(state=state, name=name, since=since, cluster=cluster, count=count)
+    wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
 
 
@@ -124,11 +126,13 @@ def look(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> Report:
     """The status of the matching runs (arguments as for `runs`)."""
-    return replace(query(state=state, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
+    wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
+    return replace(wanted.look(), snapshots={})
 
 
 def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
@@ -194,12 +198,13 @@ def query(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since))
+    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since), frozenset(_several(tag)))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     if not many:

@@ -84,7 +84,7 @@ def flat(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, 
     columns = [key for key in keys if key not in ("metrics", "after")]
     logged = {name for one in found for name in one["metrics"]} - {*keys}
     own = sorted(name for name in logged if metric_of(name).role not in (Role.COUNT, Role.PART))
-    return [*columns, *own], [{**one["metrics"], **one} for one in found]
+    return [*columns, *own], [{**one["metrics"], **one, "tags": " ".join(one["tags"])} for one in found]
 
 
 def run(status: Status, now: float) -> dict[str, Any]:
@@ -98,6 +98,8 @@ def run(status: Status, now: float) -> dict[str, Any]:
     return {
         "id": record.run.id,
         "job": record.job.name,
+        "note": record.job.note,
+        "tags": list(record.job.tags),
         "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
         "stage": status.state.value,
         "sure": status.sure,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Batches
 
 AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
+_AS_JSON = ("note", "tags")  # which are then the same in TOML, whatever they contain
 CTRL_C = "press Ctrl-C to stop"
 Command = TypeVar("Command", bound=Callable[..., Any])
 Found = TypeVar("Found")
@@ -107,12 +108,26 @@ waiting_options = together(
 )
 
 
-def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
+label_options = together(
+    click.option("--note", metavar="TEXT", help="What the run is about; shown with it. Short for --set note=TEXT."),
+    click.option(
+        "--tag", "tags", metavar="WORD", multiple=True, help="Mark the run for `status --tag WORD`; repeatable."
+    ),
+)
+
+
+def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | tuple[str, ...] | None]) -> list[str]:
     """All settings from the command line as KEY=VALUE; the short flags win."""
-    keys = {"name": "name", "code": "container.code"}
+    keys = {"name": "name", "code": "container.code", "note": "note", "tags": "tags"}
     keys |= {"ntasks": "resources.sbatch.ntasks", "gpus": "resources.sbatch.gpus"}
-    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
-    return [*settings, *(f"{key}={value}" for key, value in short.items())]
+    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value not in (None, ())}
+    return [
+        *settings,
+        *(
+            f"{key}={json.dumps(value, ensure_ascii=False) if key in _AS_JSON else value}"
+            for key, value in short.items()
+        ),
+    ]
 
 
 def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
 @options.resource_options
 @click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")
+@options.label_options
 @click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
@@ -49,7 +50,7 @@ def rerun(
     wait: bool,
     timeout: float | None,
     output: str,
-    **shortcuts: str | None,
+    **shortcuts: Any,
 ) -> None:
     """Submit a new run with RUN's code and configuration, and the given changes.
 

@@ -46,6 +46,7 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 @click.option(
     "--state", "state", metavar="STATE", multiple=True, help="Only runs in this state, or: alive, running, ended."
 )
+@click.option("--tag", metavar="WORD", multiple=True, help="Only runs submitted with --tag WORD; of several, with all.")
 @click.option("--since", metavar="AGE", help="Only runs submitted within this time: 90m, 8h, 2d.")
 @click.option("--metric", metavar="NAME", help="For a sweep: metric that decides the best run; default: its score.")
 @click.option(
@@ -79,9 +80,11 @@ def status(
       clusterctl status @last -o json
       clusterctl status --all-jobs
     """
-    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"])
+    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"] or chosen["tag"])
     if names and (narrowed or everything or count):
-        raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
+        raise UsageError(
+            "RUN cannot be combined with -n, -a, --name, --state, --tag or --since", "leave one of them out"
+        )
     job_ids = {name: job_id for name in names if (job_id := plain_job(name, chosen["cluster"]))}
     if all_jobs or job_ids:
         if watch or metric or sort or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):

@@ -155,7 +155,7 @@ class _Submit(options.WithProgram, options.InGroups):
 
 _GROUPS = {
     "Where and when": ("cluster", "partition", "account", "qos", "in_allocation", "dependency", "hold"),
-    "Settings": ("settings", "name", "stage", "code", "profile", "large_code"),
+    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "large_code"),
     "Resources": ("nodes", "gpus_per_node", "tasks_per_node", "ntasks", "cpus_per_task", "memory", "gpus", "time"),
     "Sweeps": ("axes", "sweep_file", "samples", "sample_seed", "at_once", "stop_early"),
     "After other runs": ("after", "after_any", "after_start"),
@@ -173,6 +173,7 @@ _GROUPS = {
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
 @click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
 @click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
+@options.label_options
 @click.option(
     "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
 )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 # What applies to a batch script; it brings everything else itself.
-_OF_SCRIPTS = ("env", "name", "notify", "resources", "see_ranks", "track")
+_OF_SCRIPTS = ("env", "name", "note", "notify", "resources", "see_ranks", "tags", "track")
 _NOT_OF_SCRIPTS = ("allocator", "local_code", "warning")
 # Options of which one is enough for sbatch to know what the cluster file would fill in.
 _FILLED_IN = ("partition", "account", "qos")

@@ -42,12 +42,12 @@ _GAP = 2
 _SHORT = 0.9  # share of its steps: a program may log only every tenth
 _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dropped first
     "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
-    "GPU": 7, "TASKS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
+    "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
 _LEAST_HEIGHT = 3  # of a table: the header, a run, and how many more there are
 _BAR = 6  # a bar of the progress is as important
 _SHORTEST_NOTE = 16
-LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "NOTE", "ON")
+LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
@@ -253,7 +253,10 @@ def row_of(status: Status, now: float) -> Row:
         "GPU-H": "" if (hours := status.gpu_hours(now)) is None else hours_text(hours),
         "TRY": str(len(status.attempts) or ""),
         "JOB": status.job_id or "",
-        "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
+        "TAGS": plain(",".join(job.tags)),
+        "NOTE": note(status)
+        or plain(job.note or "")
+        or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
         "ON": plain(attempt.nodes) if attempt else "",
     }
     shown = {column: text for column, text in cells.items() if text}

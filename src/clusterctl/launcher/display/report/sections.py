@@ -75,6 +75,8 @@ def summary(examined: PostMortem) -> Markup:
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
         ("Slurm job", status.job_id or ""),
+        ("note", status.record.job.note or ""),
+        ("tags", ", ".join(status.record.job.tags)),
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.state is not State.FINISHED or len(status.attempts) > 1
