@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
+    from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Listing
 
@@ -107,15 +108,17 @@ def _past(diagnosis: Diagnosis, past: Finding) -> str:
 
 
 def first_cause(status: Status) -> str:
-    """The first cause of a run's end on one line, from its files alone; safe for a terminal.
+    """The first cause of a run's end with its place on one line, from its files alone; safe for a terminal."""
+    return plain(str(_first_finding(status)))
 
-    If the first ranks already make the cause certain, the files of the other ranks are not read.
-    """
+
+def _first_finding(status: Status) -> Finding:
+    """If the first ranks already make the cause certain, the files of the other ranks are not read."""
     few = gather(status, most_ranks=_FIRST_RANKS)
     found = judge(few).headline
     if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
         found = judge(gather(status)).headline
-    return plain(str(found))
+    return found
 
 
 class Causes:
@@ -123,22 +126,25 @@ class Causes:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = {}  # by run and attempt
 
     def added_to(self, listing: Listing) -> Listing:
         """`listing`, whose notes name the first cause of runs that did not finish."""
         looked = {status.record.run.id: status for status in listing.looked}
         ended = [row for row in listing.rows if row.state in _ENDED_BADLY and is_folder(self._folder / row.run)]
-        for row in ended[:_MOST_CAUSES]:
-            if row.run not in self._known:
-                status = looked.get(row.run) or report([RunDir(self._folder / row.run)]).statuses[0]
-                self._known[row.run] = first_cause(status)
-        causes = {row.run: self._known[row.run] for row in ended[:_MOST_CAUSES]}
-        rows = [
-            row._replace(cells={**row.cells, "NOTE": causes[row.run]}) if row.run in causes else row
+        causes = {row.run: self._cause(row, looked.get(row.run)) for row in ended[:_MOST_CAUSES]}
+        rows = (
+            row._replace(cells={**row.cells, "NOTE": cause}) if (cause := causes.get(row.run)) else row
             for row in listing.rows
-        ]
+        )
         return replace(listing, rows=tuple(rows))
+
+    def _cause(self, row: Row, status: Status | None) -> str:
+        attempt = f"{row.run} {row.cells.get('TRY')}"
+        if attempt not in self._known:
+            found = (status,) if status else report([RunDir(self._folder / row.run)]).statuses  # none if damaged
+            self._known[attempt] = "".join(plain(_first_finding(one).cause) for one in found)
+        return self._known[attempt]
 
 
 def state_of(status: Status) -> str:

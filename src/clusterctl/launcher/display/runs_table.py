@@ -46,7 +46,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
 }  # fmt: skip
 _LEAST_HEIGHT = 3  # of a table: the header, a run, and how many more there are
 _BAR = 6  # a bar of the progress is as important
-_SHORTEST_NOTE = 16
+_USEFUL_NOTE, _SHORTEST_NOTE = 48, 16
 LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 
 
@@ -183,7 +183,10 @@ def _made_to_fit(columns: list[str], cells: dict[str, list[str]], widths: dict[s
     def beyond() -> int:
         return sum(widths[column] + _GAP for column in columns) - _GAP - width
 
-    columns, whole = [*columns], widths.get("NOTE", 0)
+    columns, whole = [*columns], widths["NOTE"]
+    widths["NOTE"] = min(whole, _USEFUL_NOTE)
+    while beyond() > 0 and _importance(least := max(columns, key=_importance)) > _BAR:
+        columns.remove(least)
     widths["NOTE"] = min(whole, _SHORTEST_NOTE)
     while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
         if _importance(least) < _BAR and widths["PROGRESS"] > len("PROGRESS"):

@@ -261,8 +261,8 @@ def listing(
     found = (rows[run] for run in ids if run in rows)
     taken = [row for row in found if wanted.takes(row.state, row.created, looked.as_of, row.tags)]
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
-    rows, states = tuple(itertools.islice(together(taken), count)), Counter(row.state for row in taken)
-    return Listing(looked.as_of, rows, problems, looked.statuses, states=states)
+    shown, states = tuple(itertools.islice(together(taken), count)), Counter(row.state for row in taken)
+    return Listing(looked.as_of, shown, problems, looked.statuses, states=states)
 
 
 # The states that `@failed` means.

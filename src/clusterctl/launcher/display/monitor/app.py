@@ -261,8 +261,8 @@ class Monitor(App[None]):
         nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
         known = self._explained.get(view.selected_id or "")
         findings = known.lines if known else ()
-        places = {"back": before.back, "down": before.down}
-        self._show(replace(view, **places, choice=self._choice, nodes=nodes, findings=findings))
+        view = replace(view, back=before.back, down=before.down, choice=self._choice)
+        self._show(replace(view, nodes=nodes, findings=findings))
         if self._again:
             self.look()
 
