@@ -98,8 +98,6 @@ def run(status: Status, now: float) -> dict[str, Any]:
     return {
         "id": record.run.id,
         "job": record.job.name,
-        "note": record.job.note,
-        "tags": list(record.job.tags),
         "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
         "stage": status.state.value,
         "sure": status.sure,
@@ -118,7 +116,6 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "idle_since": attempt.idle_since if attempt and at_work else None,
         "gpus_idle_since": attempt.gpus_idle_since if attempt and at_work else None,
         "metrics": metrics,
-        "gpu_hours": status.gpu_hours(now),
         "nodes": record.job.resources.nodes,
         "tasks_per_node": record.tasks_per_node,
         "node_names": attempt.nodes if attempt else "",
@@ -128,6 +125,9 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "exit_code": status.exit_code,
         "directory": str(record.run.path),
         "work": str(record.run.work),
+        "gpu_hours": status.gpu_hours(now),
+        "note": record.job.note,
+        "tags": list(record.job.tags),
     }
 
 
