@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # For keys without an example in a shipped file or in the description.
 EXAMPLES: dict[str, Any] = {
     "name": "baseline",
+    "note": "lower dropout",
+    "tags": ["baseline", "paper"],
     "code": "~/projects/mine",
     "kind": "slurm",
     "cluster": "mycluster",

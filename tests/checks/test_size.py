@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.checks.check import Verdict
+from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.job_rules import misfit, request_rules, requeue_rules
 from clusterctl.launcher.checks.look import sizes
 from clusterctl.launcher.checks.surroundings import Answer, Folder, NodeSize, Surroundings, WantedRun
 from clusterctl.launcher.config import Resolved, resolve
-from clusterctl.launcher.slurm.nodes import parse_nodes
+from clusterctl.launcher.slurm.nodes import configured_nodes, parse_nodes
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
 from clusterctl.shared.spec.values import GpuCount
@@ -186,6 +186,39 @@ def test_a_misfit_is_a_warning_on_slurm_and_refused_on_the_emulator() -> None:
     assert warned(replace(on_slurm, cluster=Cluster(name="local", kind="emulator")), LAPTOP) == [
         (Verdict.FAIL, message)
     ]
+
+
+def test_more_nodes_than_the_partition_will_ever_have_are_refused() -> None:
+    asked = replace(asking(nodes=9), cluster=Cluster(name="site", kind="slurm"))
+
+    def judged(configured: int | None) -> list[Check]:
+        wanted = WantedRun(asked, nodes=LAPTOP, where="main partition", configured=configured)
+        return [*request_rules(Surroundings(asked.cluster, Folder("/runs", True, True), 1024, wanted=wanted))]
+
+    (check,) = judged(8)
+    assert (check.verdict, check.changes) == (Verdict.FAIL, {"resources.nodes": "4"})
+    assert check.message == "reddit requests 9 nodes; main partition has 8, with those that are down or off"
+    for enough in (9, 64, None):  # nodes of a cloud are hidden while they are off
+        assert [one.verdict for one in judged(enough)] == [Verdict.WARN]
+
+
+PARTITIONS = """PartitionName=main-2
+   AllocNodes=ALL Default=NO QoS=N/A
+   State=UP TotalCPUs=16 TotalNodes=7 SelectTypeParameters=NONE
+
+PartitionName=main
+   AllocNodes=ALL Default=YES QoS=N/A
+   MaxNodes=2 Nodes=node[1-4]
+   State=UP TotalCPUs=16 TotalNodes=4 SelectTypeParameters=NONE
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [(None, 4), ("main", 4), ("main-2", 7), ("mai", None), ("main,main-2", None)]
+)
+def test_the_configured_nodes_of_a_partition(name: str | None, count: int | None) -> None:
+    assert configured_nodes(PARTITIONS, name) == count
+    assert configured_nodes("", name) is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher import cli
+from clusterctl.launcher.display.logs import local_stamp
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
@@ -75,6 +76,52 @@ def test_status_shows_the_newest_runs_first(typed: Typed, fabricate: Fabricate) 
     assert [line.split()[0] for line in out.splitlines()] == ["RUN", B]
     _, out, _ = typed("status", A)
     assert [line.split()[0] for line in out.splitlines()] == ["RUN", A]
+
+
+def test_own_metrics_sort_runs_and_are_columns_in_csv(typed: Typed, fabricate: Fabricate) -> None:
+    for run, own in ((A, 0.5), (B, 0.25)):
+        metrics = [{"step": 1, "steps": 2, "my score": own, "loss": 1 - own, "sampling": 0.1}]
+        fabricate(run, {**FINISHED, "attempts/0/metrics.jsonl": metrics})
+    _, out, _ = typed("status", "-o", "csv", "--sort", "my score")
+    head, *rows = out.splitlines()
+    assert head.endswith(",work,gpu_hours,note,tags,my score")
+    assert [(row.split(",")[0], row.split(",")[-1]) for row in rows] == [(A, "0.5"), (B, "0.25")]
+    _, out, _ = typed("status", "--sort", "LOSS")
+    assert [line.split()[0] for line in out.splitlines()] == ["RUN", A, B]
+    code, out, err = typed("status", "--sort", "accuracy")
+    assert (code, out) == (2, "")
+    assert "nothing to sort by: accuracy\nhint: one of run, age," in err
+
+
+def test_notes_and_tags_are_shown_and_select_runs(typed: Typed, fabricate: Fabricate) -> None:
+    for run, tags in ((A, ["paper", "v:1"]), (B, ["paper"])):
+        directory = fabricate(run, FINISHED)
+        record = read_json(directory.run_json)
+        record["job"] |= {"note": "lower \N{GREEK SMALL LETTER MU}", "tags": tags}
+        write_json(directory.run_json, record)
+    _, out, _ = typed("status", "-o", "wide")
+    assert [line.split()[0] for line in out.splitlines() if "lower \N{GREEK SMALL LETTER MU}" in line] == [B, A]
+    assert "paper,v:1" in out
+    assert [line.split()[0] for line in typed("status", "--tag", "v:1")[1].splitlines()] == ["RUN", A]
+    assert [line.split()[0] for line in typed("status", "--tag", "paper")[1].splitlines()] == ["RUN", B, A]
+    assert typed("status", "--tag", "paper", "--tag", "x") == (0, "", "no matching runs\n")
+    _, out, _ = typed("status", "--tag", "paper", "--tag", "v:1", "-o", "json")
+    (found,) = json.loads(out)["runs"]
+    assert (found["id"], found["note"], found["tags"]) == (A, "lower \N{GREEK SMALL LETTER MU}", ["paper", "v:1"])
+    assert typed("status", A, "--tag", "paper")[0] == 2
+    assert typed("status", "--tag", "v:1", "-o", "csv")[1].endswith(",paper v:1\n")
+
+
+def test_the_note_of_a_failed_run_is_its_cause(typed: Typed, fabricate: Fabricate) -> None:
+    event = {"event": "exception", "stage": "training", "step": 3, "time": 50}
+    event |= {"type": "ValueError", "message": "lr is negative"}
+    host = {"job_id": "12", "start": 10, "end": 60, "exit_code": 1}
+    for run in (A, B):
+        files = {"attempts/0/events/rank_00000.jsonl": [{"event": "began", "node": "node1"}, event]}
+        fabricate(run, {"submission.json": {"job_id": "12"}, "attempts/0/host.json": host, **files})
+    _, out, _ = typed("status")
+    assert [line.count("ValueError: lr is negative") for line in out.splitlines()] == [0, 1, 1]
+    assert "exit code 1" not in out
 
 
 def test_status_json_has_a_schema_version_and_stage_names(typed: Typed, fabricate: Fabricate) -> None:
@@ -173,7 +220,7 @@ def test_logs_are_merged_and_labelled_and_identical_lines_are_shown_once(typed: 
     ]  # fmt: skip
     assert len(typed("logs", A, "--no-collapse")[1].splitlines()) == 8
     assert typed("logs", A, "--node", "node1", "--grep", "rank [0-3]", "--times")[1].splitlines() == [
-        "r03 node1 1970-01-01T00:01:47.000Z rank 3", "r02 node1 1970-01-01T00:01:48.000Z rank 2",
+        f"r03 node1 {local_stamp(107)}rank 3", f"r02 node1 {local_stamp(108)}rank 2",
     ]  # fmt: skip
     assert typed("logs", A, "--since", "1970-01-01T00:01:50Z")[1] == "r00 node0 rank 0\n"
     assert typed("logs", A, "--since", "5m")[1] == ""
@@ -190,11 +237,11 @@ def test_errors_are_shown_in_order_of_time(typed: Typed, fabricate: Fabricate) -
     logs = {f"attempts/0/logs/rank_0000{n}.err": "" for n in range(3)}
     fabricate(A, FINISHED | events | logs)
     assert typed("logs", A, "--errors")[1].splitlines() == [
-        "r00-01 x2 1970-01-01T00:00:50.000Z",
+        f"r00-01 x2 {local_stamp(50)}".rstrip(),
         "Traceback (most recent call last):",
         '  File "t.py", line 3, in f',
         "ValueError: batch 7",
-        "then r02 1970-01-01T00:00:52.000Z RuntimeError: peer gone",
+        f"then r02 {local_stamp(52)}RuntimeError: peer gone",
     ]
     fabricate(B, FINISHED | {"attempts/0/logs/rank_00000.out": "fine\n"})
     assert typed("logs", B, "--errors") == (0, "", f"no errors in the logs of {B}\n")
@@ -275,6 +322,30 @@ def test_without_stdin_only_cancelling_several_runs_needs_yes(
     assert calls(site) == []
     assert typed("cancel", A)[0] == 0
     assert calls(site) == ["scancel 12"]
+
+
+@pytest.mark.parametrize("command", ["cancel", "release"])
+def test_a_jobs_name_means_the_run_that_has_not_ended(
+    typed: Typed, site: Path, fabricate: Fabricate, command: str
+) -> None:
+    fabricate(A, {"submission.json": {"job_id": "12"}})
+    fabricate(B, FINISHED)
+    queue(site, ("12", "PENDING"))
+    code, out, err = typed(command, "cora")
+    assert (code, out, err) == (0, "", f"{'cancelled' if command == 'cancel' else 'released'} {A}\n")
+    (call,) = calls(site)
+    assert call.endswith(" 12")
+    assert typed(command, B)[2].startswith(f"{B} has already ended" if command == "cancel" else f"error: {B} ")
+    assert typed(command, "cor")[0] == 2  # begins both
+
+
+def test_a_jobs_name_all_of_whose_runs_have_ended_means_the_newest(
+    typed: Typed, site: Path, fabricate: Fabricate
+) -> None:
+    for run in (A, B):
+        fabricate(run, FINISHED)
+    assert typed("cancel", "cora") == (0, "", f"{B} has already ended: finished\n")
+    assert calls(site) == []
 
 
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:

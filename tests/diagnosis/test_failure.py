@@ -925,6 +925,22 @@ def test_a_secret_in_the_submit_command_is_not_repeated() -> None:
     assert judge(evidence).commands[-1] == "clusterctl submit cora --cluster site"
 
 
+def test_the_shortest_command_that_repeats_the_run_is_suggested() -> None:
+    long = ("submit", "cora", *(word for n in range(9) for word in ("--set", f"train.a_long_key_{n}=3")))
+
+    def last(argv: tuple[str, ...], run: str = "cora-20260102-030405-00a1", workload: str = "reddit") -> str:
+        evidence = trace(attempt(rank(0, **failed("x"))))
+        job = replace(evidence.status.record.job, workload=workload)
+        directory = replace(evidence.status.record.run, path=evidence.status.record.run.path.with_name(run))
+        record = replace(evidence.status.record, run=directory, job=job, argv=argv)
+        return judge(replace(evidence, status=replace(evidence.status, record=record))).commands[-1]
+
+    assert last(("submit", "cora")) == "clusterctl submit cora"
+    assert last(long) == "clusterctl rerun cora-20260102-030405-00a1"
+    assert last(long, workload="command") == shlex.join(["clusterctl", *long])  # with the corrected code
+    assert last(("submit", "cora", "--sweep", "train.lr=1,2"), "cora-20260102-030405-00a1.1").endswith("-00a1.1")
+
+
 @pytest.mark.parametrize("cause", ["no data: /x", "CUDA out of memory", "No space left on device", "x"])
 def test_every_suggested_command_is_one_line_of_shell(cause: str) -> None:
     for command in judge(trace(attempt(rank(2, **failed(cause))))).commands:

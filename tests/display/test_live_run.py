@@ -128,6 +128,24 @@ def test_output_of_rank_0_is_streamed(run: RunDir, console: Consoles, at_termina
     assert "batch script" not in shown
 
 
+def test_the_newest_frame_of_a_progress_bar_is_shown_below(run: RunDir, console: Consoles) -> None:
+    own_program(run)
+    write_log(run, "", stream="err")
+    out, file = console(width=40, height=10, force_terminal=True, no_color=True)
+    sources = playing(
+        lambda: write_log(run, "\r0%|     | 0/9", stream="err"),
+        lambda: None,
+        lambda: write_log(run, "\r55%|##   | 5/9 and more text than fits", stream="err"),
+        lambda: None,
+        lambda: (write_log(run, "\r100%|#####| 9/9\n", stream="err"), finish(run)),
+    )
+    assert show(run, out, sources) is State.FINISHED
+    shown = file.getvalue()
+    assert "\n0%|     | 0/9\r" in shown
+    assert "\n55%|##   | 5/9 and more text than fits\r" in shown
+    assert shown.count("100%|#####| 9/9") == 1
+
+
 def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Consoles) -> None:
     own_program(run)
     write_json(run.attempt(0).host_json, {"job_id": "11", "start": 100, "end": 120})

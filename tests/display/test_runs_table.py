@@ -129,14 +129,14 @@ def test_the_note_shows_how_the_first_rank_ended(
 
 def test_the_note_shows_since_when_all_ranks_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, idle_since=NOW - 480)
-    since = time.strftime("%H:%M", time.localtime(NOW - 480))
+    since = time.strftime("%H:%M:%S %Z", time.localtime(NOW - 480))
     assert note(replace(statuses[3], state=State.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
     assert "idle" not in note(replace(statuses[3], state=State.FINISHED, attempts=(last,)))
 
 
 def test_the_note_shows_since_when_all_gpus_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, gpus_idle_since=NOW - 480)
-    since = time.strftime("%H:%M", time.localtime(NOW - 480))
+    since = time.strftime("%H:%M:%S %Z", time.localtime(NOW - 480))
     assert note(replace(statuses[3], state=State.TRAINING, attempts=(last,))) == f"GPUs idle since {since}"
     assert "idle" not in note(replace(statuses[3], state=State.FINISHED, attempts=(last,)))
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from clusterctl.launcher.api.run import Run
-from clusterctl.launcher.display.monitor.app import Actions, Confirm, Monitor, PaneBox
-from clusterctl.launcher.display.monitor.panes import Pane, arrange
+from clusterctl.launcher.display.monitor.app import Actions, Confirm, Help, Monitor, PaneBox
+from clusterctl.launcher.display.monitor.panes import Pane, arrange, headline
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.errors import SlurmError
@@ -98,6 +98,8 @@ def test_the_selection_survives_a_refresh_and_a_newer_run(session: Session, fabr
         assert len(session.app.view.scene.statuses) == 3
         assert session.selected == WAITING
         await session.press(pilot, "home")
+        assert session.selected == BUSY  # the new one was lost: it comes after the living ones
+        await session.press(pilot, "end")
         assert session.selected == "new-20260103-030405-00a1"
 
     session.play(scene)
@@ -239,7 +241,7 @@ def test_a_failed_resume_is_shown_with_its_hint(overview: Overview, fabricate) -
     session = Session(overview, resume=real.resume, cancel=real.cancel)
 
     async def scene(pilot: Any) -> None:
-        await session.press(pilot, "r", "y")
+        await session.press(pilot, "end", "r", "y")
         (notice,) = session.app._notifications
         assert notice.title == "resume failed"
         assert notice.message.startswith("error: ")
@@ -279,7 +281,7 @@ def test_a_pane_with_unchanged_text_is_not_repainted(session: Session) -> None:
 
 def test_a_click_selects_a_run(session: Session) -> None:
     async def scene(pilot: Any) -> None:
-        await pilot.click("#runs", offset=(5, 2))
+        await pilot.click("#runs", offset=(5, 3))  # below the frame and the titles
         await session.settled(pilot)
         assert session.selected == WAITING
 
@@ -307,3 +309,39 @@ def test_the_screen_is_repainted_rarely_enough_for_a_slow_connection() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL_")}
     shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["15", "none"]
+
+
+def test_a_filter_a_sort_and_the_help_are_keys(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "slash", *"queued q", "backspace", "backspace", "enter")
+        assert session.app.is_running  # q is a letter here
+        assert (session.app.view.choice.words, session.selected) == ("queued", WAITING)
+        await session.press(pilot, "escape")
+        assert session.app.view.choice.words == ""
+        await session.press(pilot, "s", "s")
+        assert "sorted by progress" in headline(session.app.view, 120).plain
+        await session.press(pilot, "question_mark")
+        assert isinstance(session.app.screen, Help)
+        await session.press(pilot, "q")
+        assert session.app.is_running
+
+    session.play(scene)
+
+
+def test_a_long_explanation_is_wrapped_and_scrolls_to_its_end(overview: Overview) -> None:
+    lines = [*(f"line {number}" for number in range(40)), "word " * 40 + "end"]
+    session = Session(overview, explain=lambda status: lines)
+
+    def text() -> str:
+        return session.app.query_one("#why", PaneBox).render().plain
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "w")
+        assert "line 0" in text()
+        assert text().endswith("more")
+        await session.press(pilot, *["pagedown"] * 9)
+        assert text().rstrip().endswith("end")
+        await session.press(pilot, "pageup")
+        assert not text().rstrip().endswith("end")
+
+    session.play(scene)

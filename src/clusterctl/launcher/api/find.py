@@ -13,8 +13,9 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
-from clusterctl.launcher.observe.run_names import FAILED, run_ids
+from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.sorting import in_order as in_order
 from clusterctl.launcher.observe.status import Filter, listing, meant, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
@@ -76,6 +77,18 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
     return list(found)
 
 
+def living(name: str, cluster: str | None = None) -> str:
+    """`name`, or if it is the name of a job, the newest of its runs or sweeps that has not ended.
+
+    If all have ended, `name` itself.
+    """
+    folder = chosen_runs_folder(cluster)
+    if not any(name == job_name(run) for run in run_ids(folder)):
+        return name
+    found = newest(folder, Filter((name,), _GROUPS["alive"]), None, ended_runs(folder)).statuses
+    return submission(found[0].record.run.id) if found else name
+
+
 def checkable(name: str, cluster: str | None = None) -> str:
     """`name`, or the ID that it means if that does not begin with it, as of a Slurm job; `@last` stays as it is."""
     return find(name, cluster).id if name == FAILED or job_typed(name) else name
@@ -87,15 +100,17 @@ def runs(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> list[Run]:
     """The runs of `cluster`, newest first; unreadable runs are left out.
 
     Filters: one of the states `state` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
-    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` limits the result to the newest.
+    `name` ("cora*"), submitted within `since` ("2d", or seconds), with every `tag`; `count` limits the result to the
+    newest.
     """
-    wanted = query(state=state, name=name, since=since, cluster=cluster, count=count)
+    wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
 
 
@@ -111,11 +126,13 @@ def look(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> Report:
     """The status of the matching runs (arguments as for `runs`)."""
-    return replace(query(state=state, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
+    wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
+    return replace(wanted.look(), snapshots={})
 
 
 def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
@@ -181,12 +198,13 @@ def query(
     state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
+    tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since))
+    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since), frozenset(_several(tag)))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     if not many:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.observe.measurements import progress, seconds_left
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.vocabulary import KNOWN, Role
+from clusterctl.shared.record.vocabulary import KNOWN, Role, metric_of
 from clusterctl.shared.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.launcher.api.clean import CleanUp
     from clusterctl.launcher.api.images import Image
@@ -78,9 +78,13 @@ def runs(report: Report) -> list[dict[str, Any]]:
     return [run(one, report.as_of) for one in report.statuses]
 
 
-def run_columns() -> list[str]:
-    """The keys of each of `runs`, in order."""
-    return list(json.loads(STATUS_SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
+def flat(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and rows of a table of `runs`: a program's own metrics are columns, too."""
+    keys = json.loads(STATUS_SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"]
+    columns = [key for key in keys if key not in ("metrics", "after")]
+    logged = {name for one in found for name in one["metrics"]} - {*keys}
+    own = sorted(name for name in logged if metric_of(name).role not in (Role.COUNT, Role.PART))
+    return [*columns, *own], [{**one["metrics"], **one, "tags": " ".join(one["tags"])} for one in found]
 
 
 def run(status: Status, now: float) -> dict[str, Any]:
@@ -122,6 +126,9 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "exit_code": status.exit_code,
         "directory": str(record.run.path),
         "work": str(record.run.work),
+        "gpu_hours": status.gpu_hours(now),
+        "note": record.job.note,
+        "tags": list(record.job.tags),
     }
 
 

@@ -86,11 +86,14 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     wanted = found.wanted
     if not wanted:
         return
+    resources, configured = wanted.resolved.job.resources, wanted.configured
     if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where, wanted.gpu_types)):
-        # the inventory may be out of date; Slurm itself refuses a job that it can never run
-        hint = check.hint or "find what fits: clusterctl nodes --for JOB"
-        yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
-    resources = wanted.resolved.job.resources
+        if configured is not None and configured < resources.nodes:  # Slurm would let it wait forever
+            asked = f"{wanted.resolved.job.name} requests {plural(resources.nodes, 'node')}"
+            yield replace(check, message=f"{asked}; {wanted.where} has {configured}, with those that are down or off")
+        else:  # the inventory may be out of date; Slurm itself refuses nodes larger than it has
+            hint = check.hint or "find what fits: clusterctl nodes --for JOB"
+            yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
     tasks, gpus = resources.tasks_per_node or 1, resources.gpus_per_node or 0
     if 1 < tasks < gpus:  # a single task may be torchrun, which starts a process per GPU
         message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"

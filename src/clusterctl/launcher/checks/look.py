@@ -148,6 +148,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             forward=_forward(job, plan),
             nodes=nodes,
             where=where,
+            configured=_configured(job.resources, len(nodes), cluster, slurm),
             gpu_types=gpu_types,
             slurm_version=_ask(cluster, QUESTIONS["version"]) if job.resources.requeue == EXPEDITE else "",
             slurm_config=_ask(cluster, QUESTIONS["config"]) if job.resources.requeue == EXPEDITE else "",
@@ -311,6 +312,16 @@ def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:
     from clusterctl.launcher.emulator.virtual_cluster import Machine
 
     return names_resolve(Machine.load(Path(slurm.path_of("srun")).parent))
+
+
+def _configured(resources: Resources, known: int, cluster: Cluster, slurm: Slurm) -> int | None:
+    """How many nodes Slurm has in its configuration; asked only about a job that is too large for the known ones."""
+    if not cluster.is_slurm or not 0 < known < resources.nodes:
+        return None
+    try:
+        return slurm.configured_nodes(resources.partition)
+    except SlurmError:
+        return None
 
 
 def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> KnownNodes:

@@ -149,6 +149,7 @@ class WantedRun:
     nodes: tuple[NodeSize, ...] = ()  # the known nodes that the job could get
     where: str = ""  # their collective name
     gpu_types: tuple[str, ...] = ()  # of their GPUs, if they are named
+    configured: int | None = None  # how many nodes the partition has, even off or down; None: enough, or unknown
     slurm_version: Answer = ""  # requested only if needed, like its configuration
     slurm_config: Answer = ""
     webhook: str = field(default="", repr=False)  # the URL to notify, if known

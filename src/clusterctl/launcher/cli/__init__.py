@@ -27,37 +27,52 @@ _OS_HINTS = {
 }
 INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
 
-# Command -> its line in `clusterctl --help`, which imports no command.
-COMMANDS = {
-    "init": "Write a first cluster file and job from Slurm's configuration",
-    "submit": "Submit a job to a cluster",
-    "status": "Show runs: state, progress, accuracy",
-    "logs": "Show the logs of a run's ranks, or of any job",
-    "why": "Explain why a run or any job is waiting or has failed",
-    "monitor": "Watch runs: curves, GPUs, logs, the queue",
-    "dashboard": "Show runs in a browser",
-    "report": "Write an HTML report on runs or a sweep",
-    "cancel": "Cancel queued or running runs and jobs",
-    "resume": "Restart an unfinished run from its last checkpoint",
-    "rerun": "Submit a new run with the code and settings of an earlier one",
-    "diff": "Show what differs between two runs",
-    "release": "Release a run submitted with --hold",
-    "attach": "Open a shell next to a rank of a run",
-    "alloc": "Reserve nodes to start runs on them in seconds",
-    "nodes": "Show free resources and where a job would fit",
-    "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
-    "notify": "Send notifications about runs",
-    "fetch": "Copy a run's files to this machine",
-    "export": "Pack a run into an archive",
-    "usage": "Show GPU-hours and CPU-hours used by runs",
-    "clean": "Show disk usage and remove old runs",
-    "image": "Build, import and manage container images",
-    "doctor": "Check this machine and a cluster",
-    "sandbox": "Start a real Slurm on this machine",
-    "data": "Download or generate data sets",
-    "config": "Show jobs, clusters and where values come from",
-    "completion": "Print the shell completion script",
+# Title -> command -> its line in `clusterctl --help`, which imports no command.
+GROUPS = {
+    "Start": {
+        "init": "Write a first cluster file and job from Slurm's configuration",
+        "doctor": "Check this machine and a cluster",
+        "config": "Show jobs, clusters and where values come from",
+        "completion": "Print the shell completion script",
+    },
+    "Submit": {
+        "submit": "Submit a job to a cluster",
+        "nodes": "Show free resources and where a job would fit",
+        "alloc": "Reserve nodes to start runs on them in seconds",
+        "release": "Release a run submitted with --hold",
+    },
+    "Watch": {
+        "status": "Show runs: state, progress, accuracy",
+        "logs": "Show the logs of a run's ranks, or of any job",
+        "monitor": "Watch runs: curves, GPUs, logs, the queue",
+        "dashboard": "Show runs in a browser",
+        "attach": "Open a shell next to a rank of a run",
+        "notify": "Send notifications about runs",
+        "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
+    },
+    "Explain": {
+        "why": "Explain why a run or any job is waiting or has failed",
+        "report": "Write an HTML report on runs or a sweep",
+        "diff": "Show what differs between two runs",
+    },
+    "Continue": {
+        "cancel": "Cancel queued or running runs and jobs",
+        "resume": "Restart an unfinished run from its last checkpoint",
+        "rerun": "Submit a new run with the code and settings of an earlier one",
+    },
+    "Keep": {
+        "fetch": "Copy a run's files to this machine",
+        "export": "Pack a run into an archive",
+        "usage": "Show GPU-hours and CPU-hours used by runs",
+        "clean": "Show disk usage and remove old runs",
+    },
+    "Prepare": {
+        "image": "Build, import and manage container images",
+        "data": "Download or generate data sets",
+        "sandbox": "Start a real Slurm on this machine",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Command -> the module that has it, if that is not named after it.
 _MODULES = {
     **dict.fromkeys(("alloc", "attach"), "nodes"),
@@ -105,9 +120,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return forwarding(command)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))  # all groups in the same two columns
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in group.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

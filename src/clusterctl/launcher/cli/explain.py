@@ -62,14 +62,14 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
 @click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="Only this attempt; default: all.")
 @click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each file.")
 @click.option(
-    "--since", metavar="TIME", help='Only lines since an age (90s, 20m, 4h) or a time ("2026-01-31 12:00:00").'
+    "--since", metavar="TIME", help='Only lines since an age (90s, 20m, 4h) or a local time ("2026-01-31 12:00:00").'
 )
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
 @click.option("--errors", is_flag=True, help="Show the first traceback and its ranks, then the other errors.")
 @click.option("--stdout", "stream", flag_value="out", help="Only standard output.")
 @click.option("--stderr", "stream", flag_value="err", help="Only standard error.")
 @click.option("--host", is_flag=True, help="Include the batch script's log.")
-@click.option("-t", "--times", is_flag=True, help="Prefix each line with its time (UTC).")
+@click.option("-t", "--times", is_flag=True, help="Prefix each line with its local time and offset.")
 @click.option("--no-collapse", is_flag=True, help="Show identical lines from several ranks separately.")
 @cluster_option
 @remotely(watch="follow", lines=True)

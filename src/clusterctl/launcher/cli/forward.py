@@ -34,7 +34,19 @@ _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000
 _MOST_ANSWERS = 3
 _SHORTCUTS = (
-    *("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code"),
+    *(
+        "nodes",
+        "gpus_per_node",
+        "tasks_per_node",
+        "time",
+        "partition",
+        "account",
+        "qos",
+        "name",
+        "code",
+        "note",
+        "tags",
+    ),
     *("ntasks", "cpus_per_task", "memory", "gpus", "array", "chdir", "dependency"),
 )
 

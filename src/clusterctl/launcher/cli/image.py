@@ -15,7 +15,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.cli.options import confirmed, echo_json, output_option, together
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.build_progress import shown
-from clusterctl.launcher.display.plain import plain
+from clusterctl.launcher.display.plain import clock, plain
 from clusterctl.shared.errors import UsageError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -101,8 +101,7 @@ def import_(verbose: bool, **wanted: Any) -> None:
     with shown(verbose=verbose) as progress:
         made = api.import_image(**wanted, progress=progress)
     if made.record and made.record.created < began:
-        since = time.localtime(made.path.stat().st_mtime)
-        _show_made(made, f"already imported on {time.strftime('%F %R', since)}")
+        _show_made(made, f"already imported on {clock(made.path.stat().st_mtime, date=True)}")
     else:
         _show_made(made, f"imported in {time.time() - began:.1f} s")
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from clusterctl.launcher.api import json_output
-from clusterctl.launcher.api.find import find
+from clusterctl.launcher.api.find import find, living
 from clusterctl.launcher.api.nodes import allocate, beside, fit, give_back, wait_for_nodes
 from clusterctl.launcher.api.nodes import nodes as nodes_of
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, typed_settings, warn
@@ -101,7 +101,7 @@ def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not command and not at_terminal:
         raise UsageError("an interactive shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
-    argv, environment = beside(find(name, cluster), rank, command, terminal=at_terminal)
+    argv, environment = beside(find(living(name, cluster), cluster), rank, command, terminal=at_terminal)
     sys.stdout.flush()
     try:
         os.execve(argv[0], argv, environment)  # so that srun has the terminal and its signals

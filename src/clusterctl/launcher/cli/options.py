@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
 _STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "uv", "poetry", "conda")
+_AS_JSON = ("note", "tags")  # which are then the same in TOML, whatever they contain
 CTRL_C = "press Ctrl-C to stop"
 Command = TypeVar("Command", bound=Callable[..., Any])
 Found = TypeVar("Found")
@@ -36,6 +37,30 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
         return command
 
     return decorate
+
+
+class InGroups(click.Command):
+    """A command whose help lists its options in groups: title -> parameters. Those in no group come last."""
+
+    def __init__(self, *arguments: Any, groups: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        records = {one.name: record for one in options if (record := one.get_help_record(ctx))}
+        width = min(max(len(names) for names, _ in records.values()), 26)
+        for title, names in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([_padded(records.pop(name), width) for name in names])
+        with formatter.section("Other options"):
+            formatter.write_dl([_padded(record, width) for record in records.values()])
+
+
+def _padded(record: tuple[str, str], width: int) -> tuple[str, str]:
+    """`record` of a list of definitions with a first column as wide as that of the other lists."""
+    names, text = record
+    return f"{names:{width}}", text
 
 
 class WithProgram(click.Command):
@@ -107,12 +132,26 @@ waiting_options = together(
 )
 
 
-def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
+label_options = together(
+    click.option("--note", metavar="TEXT", help="What the run is about; shown with it. Short for --set note=TEXT."),
+    click.option(
+        "--tag", "tags", metavar="WORD", multiple=True, help="Mark the run for `status --tag WORD`; repeatable."
+    ),
+)
+
+
+def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | tuple[str, ...] | None]) -> list[str]:
     """All settings from the command line as KEY=VALUE; the short flags win."""
-    keys = {"name": "name", "code": "container.code"}
+    keys = {"name": "name", "code": "container.code", "note": "note", "tags": "tags"}
     keys |= {name: f"resources.sbatch.{name}" for name in ("array", "chdir", "ntasks", "gpus")}
-    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
-    return [*settings, *(f"{key}={value}" for key, value in short.items())]
+    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value not in (None, ())}
+    return [
+        *settings,
+        *(
+            f"{key}={json.dumps(value, ensure_ascii=False) if key in _AS_JSON else value}"
+            for key, value in short.items()
+        ),
+    ]
 
 
 def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.launcher.api.cancel import cancel as cancel_all
-from clusterctl.launcher.api.find import find, find_all
+from clusterctl.launcher.api.find import find, find_all, living
 from clusterctl.launcher.api.jobs import cancel_jobs, plain_job
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli import options
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
 @options.resource_options
 @click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")
+@options.label_options
 @click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
@@ -49,7 +50,7 @@ def rerun(
     wait: bool,
     timeout: float | None,
     output: str,
-    **shortcuts: str | None,
+    **shortcuts: Any,
 ) -> None:
     """Submit a new run with RUN's code and configuration, and the given changes.
 
@@ -117,7 +118,7 @@ _MOST_NAMED = 20
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     """Cancel queued or running RUNs, all runs of a SWEEP, and any Slurm job of yours, by its JOBID.
 
-    Runs and jobs that have already ended are left alone.
+    A job's name means the newest of its runs that has not ended. Runs and jobs that have ended are left alone.
 
     \b
     Examples:
@@ -126,7 +127,9 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
       clusterctl cancel 123
     """
     job_ids = {name: job_id for name in names if (job_id := plain_job(name, cluster))}
-    runs = [run.directory for run in find_all((name for name in names if name not in job_ids), cluster)]
+    runs = [
+        run.directory for run in find_all((living(name, cluster) for name in names if name not in job_ids), cluster)
+    ]
     if job_ids:
         several = len(runs) + len(job_ids)
         if several > 1 and not confirmed(f"Cancel {several} runs or jobs?", yes=yes):
@@ -165,6 +168,7 @@ def release(name: str, cluster: str | None) -> None:
     Example:
       clusterctl release @last
     """
+    name = living(name, cluster)
     held = sweep_meant(name, cluster) or find(name, cluster)
     held.release()
     click.echo(f"released {held.id}", err=True)

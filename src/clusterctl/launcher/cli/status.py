@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterctl.launcher.api import json_output
-from clusterctl.launcher.api.find import State, query
+from clusterctl.launcher.api.find import Listing, State, in_order, query
 from clusterctl.launcher.api.jobs import jobs, jobs_named, plain_job
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
@@ -21,8 +23,9 @@ from clusterctl.shared.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.launcher.api.find import Listing, Query
+    from clusterctl.launcher.api.find import Query, Report
     from clusterctl.launcher.api.sweeps import Sweep
+    from clusterctl.launcher.display.explanation import Causes
     from clusterctl.shared.errors import ConfigError, SlurmError
 
     Problems = tuple[ConfigError | SlurmError, ...]
@@ -43,8 +46,12 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 @click.option(
     "--state", "state", metavar="STATE", multiple=True, help="Only runs in this state, or: alive, running, ended."
 )
+@click.option("--tag", metavar="WORD", multiple=True, help="Only runs submitted with --tag WORD; of several, with all.")
 @click.option("--since", metavar="AGE", help="Only runs submitted within this time: 90m, 8h, 2d.")
 @click.option("--metric", metavar="NAME", help="For a sweep: metric that decides the best run; default: its score.")
+@click.option(
+    "--sort", metavar="COLUMN", help="Sort single runs by a column or metric, the best, newest or largest first."
+)
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
@@ -57,6 +64,7 @@ def status(
     watch: bool,
     output: str,
     metric: str | None,
+    sort: str | None,
     **chosen: Any,
 ) -> None:
     """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
@@ -72,12 +80,14 @@ def status(
       clusterctl status @last -o json
       clusterctl status --all-jobs
     """
-    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"])
+    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"] or chosen["tag"])
     if names and (narrowed or everything or count):
-        raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
+        raise UsageError(
+            "RUN cannot be combined with -n, -a, --name, --state, --tag or --since", "leave one of them out"
+        )
     job_ids = {name: job_id for name in names if (job_id := plain_job(name, chosen["cluster"]))}
     if all_jobs or job_ids:
-        if watch or metric or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):
+        if watch or metric or sort or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):
             raise UsageError("Slurm jobs can only be shown once, as a table or json", "leave out the other options")
         runs = [name for name in names if name not in job_ids]
         wanted = query(runs, **chosen, count=None if everything else count or _DEFAULT_COUNT)
@@ -89,7 +99,7 @@ def status(
         raise UsageError(f"--watch cannot write {output}", "use -o jsonl, which prints a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
     if chosen["cluster"] and "," in chosen["cluster"]:
-        if names or watch or metric or output in ("jsonl", "csv"):
+        if names or watch or metric or sort or output in ("jsonl", "csv"):
             raise UsageError(
                 "several clusters can only be shown once, as a table or json", "choose one: --cluster NAME"
             )
@@ -99,13 +109,14 @@ def status(
     sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
     if metric and sweep is None:
         raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
+    look = _Looking(wanted, sweep, metric, sort.lower() if sort else None)
     if watch:
-        _watch(wanted, sweep, metric, output)
+        _watch(look, output)
         return
     if output in ("table", "wide"):
         from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
 
-        listing = _listing(wanted, sweep, metric)
+        listing = look.listing()
         any_found, problems = bool(listing.rows), listing.problems
         if listing.rows:
             runs_table.show_runs(terminal.data(), listing, wide=output == "wide")
@@ -116,7 +127,7 @@ def status(
                 "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
             )
     else:
-        any_found, problems = _show_data(wanted, output)
+        any_found, problems = _show_data(look.report(), output)
     if names and not any_found:
         raise problems[0]
     warn_of(problems)
@@ -135,7 +146,7 @@ def _show_jobs(wanted: Query | None, job_ids: list[str], cluster: str | None, ou
     from clusterctl.launcher.display import runs_table, tables, terminal
 
     console = terminal.data()
-    if wanted and (listing := _listing(wanted, None, None)).rows:
+    if wanted and (listing := _Looking(wanted).listing()).rows:
         runs_table.show_runs(console, listing, wide=output == "wide")
         warn_of(listing.problems)
         if shown:
@@ -167,14 +178,43 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
         raise problem
 
 
-def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
-    """The table to show: one row per sweep, but every run if a single sweep or a state was asked for."""
-    from clusterctl.launcher.display import runs_table
+@dataclass
+class _Looking:
+    """What is shown, once or repeatedly: the runs of `wanted`, or a sweep's ranked by `metric`, in the order `sort`."""
 
-    if sweep is None:
-        return wanted.rows(runs_table.row_of, iter if wanted.wanted.states else runs_table.together)
-    looked = wanted.look()
-    return runs_table.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
+    wanted: Query
+    sweep: Sweep | None = None
+    metric: str | None = None
+    sort: str | None = None
+
+    @cached_property
+    def _causes(self) -> Causes:
+        from clusterctl.launcher.display.explanation import Causes
+
+        return Causes(self.wanted.folder)
+
+    def report(self) -> Report:
+        """The runs, sorted."""
+        found = self.wanted.look()
+        if self.sort is None:
+            return found
+        return replace(found, statuses=tuple(in_order(found.statuses, self.sort, found.as_of)))
+
+    def listing(self) -> Listing:
+        """The table to show: one row per sweep, but every run if sorted, or if a sweep or a state was asked for."""
+        from clusterctl.launcher.display import runs_table
+
+        if self.sweep:
+            looked = self.report()
+            found = runs_table.listing(self.sweep.summary(looked, self.metric), looked, ranks=self.sort is None)
+        elif self.sort:
+            looked = self.report()
+            rows = tuple(runs_table.row_of(status, looked.as_of) for status in looked.statuses)
+            found = Listing(looked.as_of, rows, looked.problems, looked.statuses)
+        else:
+            together = iter if self.wanted.wanted.states else runs_table.together
+            found = self.wanted.rows(runs_table.row_of, together)
+        return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
 
 
 def _show_cause(wanted: Query, found: Listing) -> None:
@@ -191,8 +231,7 @@ def _show_cause(wanted: Query, found: Listing) -> None:
         click.echo(f"{status.state}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 
 
-def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
-    found = wanted.look()
+def _show_data(found: Report, output: str) -> tuple[bool, Problems]:
     if output == "json":
         echo_json(json_output.status(found))
     elif output == "jsonl":
@@ -201,22 +240,22 @@ def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
     else:
         import csv
 
-        columns = [column for column in json_output.run_columns() if column not in ("metrics", "after")]
+        columns, rows = json_output.flat(json_output.runs(found))
         writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(json_output.runs(found))
+        writer.writerows(rows)
     return bool(found.statuses), found.problems
 
 
-def _watch(wanted: Query, sweep: Sweep | None, metric: str | None, output: str) -> None:
+def _watch(look: _Looking, output: str) -> None:
     if output != "jsonl":
         from clusterctl.launcher.display import runs_table, terminal
 
-        listings = _again_and_again(lambda: _listing(wanted, sweep, metric))
+        listings = _again_and_again(look.listing)
         runs_table.watch_runs(listings, terminal.data(), wide=output == "wide")
         return
     printed: dict[str, object] = {}
-    for found in _again_and_again(wanted.look):
+    for found in _again_and_again(look.report):
         for run in json_output.runs(found):
             news = {name: value for name, value in run.items() if name != "seconds_left"}
             if printed.get(run["id"]) != news:

@@ -152,7 +152,21 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
     return click.option(flag, metavar="RUN|SWEEP", multiple=True, help=text)
 
 
-@click.command(cls=options.WithProgram, short_help="Submit a job to a cluster")
+class _Submit(options.WithProgram, options.InGroups):
+    """A program after `--`, and more options than one list is read for."""
+
+
+_GROUPS = {
+    "Where and when": ("cluster", "partition", "account", "qos", "in_allocation", "dependency", "hold"),
+    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "large_code"),
+    "Resources": ("nodes", "gpus_per_node", "tasks_per_node", "ntasks", "cpus_per_task", "memory", "gpus", "time"),
+    "Sweeps": ("axes", "sweep_file", "samples", "sample_seed", "at_once", "stop_early"),
+    "After other runs": ("after", "after_any", "after_start"),
+    "What to show": ("dry_run", "follow", "wait", "timeout", "output"),
+}
+
+
+@click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")
 @click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
@@ -164,6 +178,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
 @click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
 @click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
+@options.label_options
 @click.option(
     "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
 )

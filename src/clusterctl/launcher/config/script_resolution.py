@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 # What applies to a batch script; it brings everything else itself.
-_OF_SCRIPTS = ("env", "name", "notify", "resources", "restart", "see_ranks", "track")
+_OF_SCRIPTS = ("env", "name", "note", "notify", "resources", "restart", "see_ranks", "tags", "track")
 _NOT_OF_SCRIPTS = (
     *(("resources", name) for name in ("allocator", "local_code", "spare_nodes", "warning")),
     *(("restart", one.name) for one in fields(Restart) if one.name not in ("by", "limit")),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.reasons import HELD
+from clusterctl.launcher.observe.run_names import submission as sweep_of
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
@@ -110,7 +111,7 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
         case Cause.HANG | Cause.IDLE_GPUS if not trace.status.state.ended:
             return (log, f"clusterctl cancel {run}")
         case Cause.USER:
-            return (log, host, again)
+            return (log, host, _again(trace, new_code=trace.status.record.job.has_own_code))
         case Cause.HANG | Cause.IDLE_GPUS | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
             return (log, host, _resume(trace))
         case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
@@ -163,8 +164,17 @@ def _settings(changes: tuple[str, ...]) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
 
 
-def _again(trace: RunTrace, *changes: str) -> str:
-    return shlex.join(with_options(["clusterctl", *submission(trace.status.record)], _settings(changes)))
+def _again(trace: RunTrace, *changes: str, new_code: bool = False) -> str:
+    """Submit it again: the shorter of `submit`, as it was typed, and `rerun`, which keeps the code and one's settings.
+
+    Only `submit` takes the project's `new_code`; only `rerun` repeats a single run of a sweep.
+    """
+    record = trace.status.record
+    repeated = shlex.join(["clusterctl", "rerun", record.run.id, *_settings(changes)])
+    if sweep_of(record.run.id) != record.run.id:
+        return repeated
+    typed = shlex.join(with_options(["clusterctl", *submission(record)], _settings(changes)))
+    return typed if new_code or len(typed) <= len(repeated) else repeated
 
 
 def _less_memory(trace: RunTrace, found: Finding) -> list[str]:

@@ -338,7 +338,7 @@ def _task_exception(end: RankEnd) -> Candidate | None:
     recorded = last_words(tuple(raised.traceback.splitlines())).errors
     if recorded:
         return replace(_exception(end, recorded[-1]), traceback=raised.traceback)
-    name = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    name = (f"{raised.type}: {raised.message}" if raised.message else raised.type) or "exception"
     return end.says(signature(name) or Cause.USER, name.splitlines()[0], traceback=raised.traceback)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from statistics import median_low
-from time import localtime, strftime
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.failure import lost
@@ -27,6 +26,7 @@ from clusterctl.launcher.observe.telemetry import GPU_IDLE_SECONDS
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.staging import IN_VAIN
 from clusterctl.shared.record.heartbeats import ENDED, IDLE_GPUS, IDLE_SECONDS, Beat, action, idle_together, patience
+from clusterctl.shared.record.plain_text import clock
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
 
@@ -134,7 +134,7 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
         return None
     present = {rank: beat for rank, beat in beats.items() if beat.phase != ENDED}
     last = min(present, key=lambda rank: (present[rank].idle or 0.0, rank))
-    since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, present[last].time - seconds)))
+    since = clock(max(0.0, present[last].time - seconds), date=True)
     words = f"logs no steps and has been idle since {since}: for {seconds:.0f} s {DID_NOTHING}"
     facts = [f"rank {gone.rank} had exited with 0 before" for gone in left_early(attempt)[:1]]
     if len({int((beat.idle or 0.0) / IDLE_SECONDS) for beat in present.values()}) > 1:
@@ -164,7 +164,7 @@ def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]
     seconds = min((beat.gpu_idle or 0.0 for beat in present), default=0.0)
     if seconds < min(GPU_IDLE_SECONDS, settings.idle_gpu or GPU_IDLE_SECONDS):
         return None
-    since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, max(beat.time for beat in present) - seconds)))
+    since = clock(max(0.0, max(beat.time for beat in present) - seconds), date=True)
     coming = _will(action(settings, logs_steps=True, how=IDLE_GPUS), "idle_gpu", settings.idle_gpu)
     facts = (coming if settings.enabled and settings.idle_gpu else "set watchdog.idle_gpu to end such runs",)
     words = f"all GPUs on all nodes have been idle since {since}: for {seconds:.0f} s"

@@ -6,6 +6,7 @@ Live screens repeat the diagnosis, which reads many files and may query Slurm; `
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
@@ -13,14 +14,23 @@ from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
+from clusterctl.launcher.observe.status import report
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.files import is_folder
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
+    from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.status import Listing
 
+_MOST_CAUSES = 20  # in a table: each takes some milliseconds
+_ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.PREEMPTED, State.LOST)
 _TITLES = {
     Cause.USER: "error in the job or its program",
     Cause.HOST_MEMORY: "out of memory",
@@ -98,15 +108,43 @@ def _past(diagnosis: Diagnosis, past: Finding) -> str:
 
 
 def first_cause(status: Status) -> str:
-    """The first cause of a run's end on one line, from its files alone; safe for a terminal.
+    """The first cause of a run's end with its place on one line, from its files alone; safe for a terminal."""
+    return plain(str(_first_finding(status)))
 
-    If the first ranks already make the cause certain, the files of the other ranks are not read.
-    """
+
+def _first_finding(status: Status) -> Finding:
+    """If the first ranks already make the cause certain, the files of the other ranks are not read."""
     few = gather(status, most_ranks=_FIRST_RANKS)
     found = judge(few).headline
     if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
         found = judge(gather(status)).headline
-    return plain(str(found))
+    return found
+
+
+class Causes:
+    """Why the newest of the runs in a table ended, each found once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, str] = {}  # by run and attempt
+
+    def added_to(self, listing: Listing) -> Listing:
+        """`listing`, whose notes name the first cause of runs that did not finish."""
+        looked = {status.record.run.id: status for status in listing.looked}
+        ended = [row for row in listing.rows if row.state in _ENDED_BADLY and is_folder(self._folder / row.run)]
+        causes = {row.run: self._cause(row, looked.get(row.run)) for row in ended[:_MOST_CAUSES]}
+        rows = (
+            row._replace(cells={**row.cells, "NOTE": cause}) if (cause := causes.get(row.run)) else row
+            for row in listing.rows
+        )
+        return replace(listing, rows=tuple(rows))
+
+    def _cause(self, row: Row, status: Status | None) -> str:
+        attempt = f"{row.run} {row.cells.get('TRY')}"
+        if attempt not in self._known:
+            found = (status,) if status else report([RunDir(self._folder / row.run)]).statuses  # none if damaged
+            self._known[attempt] = "".join(plain(_first_finding(one).cause) for one in found)
+        return self._known[attempt]
 
 
 def state_of(status: Status) -> str:

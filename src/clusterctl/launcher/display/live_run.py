@@ -9,11 +9,14 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display import terminal
+from clusterctl.launcher.display.last_line import frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, duration, plain, share
 from clusterctl.launcher.display.runs_table import note
 from clusterctl.launcher.observe.attempt import read_host
@@ -57,7 +60,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
                 if output:
                     for line in output.added(sources.clock(), ended=status.state.ended and status.sure):
                         console.print(Text(line), soft_wrap=True)
-                update(status)
+                update(status, sources.clock(), output.frame if output and not status.state.ended else "")
     except KeyboardInterrupt:
         console.print("detached; the run continues")
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
@@ -68,24 +71,26 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
 
 
 @contextmanager
-def _view(console: Console) -> Iterator[Callable[[Status], None]]:
-    """A function that shows a status, as a progress bar over the steps of all epochs or line by line."""
+def _view(console: Console) -> Iterator[Callable[[Status, float, str], None]]:
+    """A function that shows a status now and a program's bar: as a bar over all steps, or line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield _PlainLines(console).update
         return
-    columns: list[ProgressColumn] = [
+    columns = (
         TextColumn("{task.fields[stage]:<13}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[facts]}", markup=False),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-    ]
-    with Progress(*columns, console=console, auto_refresh=False, expand=True) as progress:
-        task = progress.add_task("", total=None, stage="", facts="")
+    )
+    progress = Progress(*columns, console=console, auto_refresh=False, expand=True)
+    task = progress.add_task("", total=None, stage="", facts="")
+    with Live(console=console, auto_refresh=False) as live:
 
-        def update(status: Status) -> None:
+        def update(status: Status, now: float, frame: str) -> None:
             steps, total = status.metrics.get("step", 0), status.metrics.get("steps")
-            facts = "  ".join(filter(None, [*_facts(status.metrics), note(status)]))
-            progress.update(task, completed=steps, total=total, stage=status.state.value, facts=facts, refresh=True)
+            facts = "  ".join(filter(None, [*_facts(status.metrics), note(status), times_of(status, now)]))
+            progress.update(task, completed=steps, total=total, stage=status.state.value, facts=facts)
+            below = [Text(frame, no_wrap=True, overflow="ellipsis")] if frame else []
+            live.update(Group(progress, *below), refresh=True)
 
         yield update
 
@@ -105,7 +110,7 @@ class _PlainLines:
         self._has_epochs = False
         self._shown_at = 0.0  # time of the newest values shown
 
-    def update(self, status: Status) -> None:
+    def update(self, status: Status, now: float, frame: str) -> None:  # noqa: ARG002 - for terminals
         added: list[Measurement] = []
         if status.attempt:
             path = status.record.run.attempt(status.attempt.number).metrics
@@ -157,6 +162,11 @@ class _Output:
             if not over:
                 return
             self._number, self._logs = self._number + 1, None
+
+    @property
+    def frame(self) -> str:
+        """The newest frame of its progress bar."""
+        return frame_of(self._logs.unfinished()) if self._logs else ""
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:

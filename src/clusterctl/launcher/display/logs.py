@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
-from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped
-from clusterctl.shared.record.stamp import LENGTH, stamp
+from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
 # The first lines are written one at a time, the others in batches.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 _MOST_KNOWN = 1000
+_STAMP_LENGTH = len("2026-01-02T03:04:05.678+0100 ")
+
+
+def local_stamp(seconds: float) -> str:
+    """The time at the beginning of a line, on this machine's clock with its offset; `--since` accepts it."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    second, offset = _local(whole)
+    return f"{second}.{milliseconds:03}{offset} "
+
+
+@functools.lru_cache(1024)
+def _local(second: int) -> tuple[str, str]:
+    local = time.localtime(second)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local), time.strftime("%z", local)
 
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
@@ -29,9 +45,15 @@ def show(reading: Reading, *, times: bool, collapse: bool) -> None:
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show the lines written so far and new ones, until the run ends."""
-    label = _Label(reading)
-    for status, added in reading.follow():  # noqa: B007 - the last one is used
-        _print(_shown(reading, added, collapse), label, times=times)
+    label, last = _Label(reading), LastLine()
+    try:
+        for status, added in reading.follow():
+            _print(_shown(reading, added, collapse), label, times=times, last=last)
+            begun = reading.files.unfinished()
+            frame = f"{label.of(begun)}{frame_of(begun)}" if begun else ""
+            last.show("  ".join(filter(None, [status.state.value, times_of(status, time.time()), frame])))
+    finally:
+        last.clear()
     _warn(reading)
     print(f"{reading.record.run.id}: {status.state}", file=sys.stderr)
 
@@ -58,7 +80,7 @@ def show_errors(reading: Reading) -> None:
     for place, failure in enumerate(found):
         whose = label.of_ranks(failure.attempt, tuple(failure.ranks))
         text = plain(failure.message) if place else plain_lines(failure.text)
-        at = stamp(failure.time) if failure.time else ""
+        at = local_stamp(failure.time) if failure.time else ""
         print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
 
 
@@ -73,17 +95,18 @@ def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[
     return collapsed(lines) if collapse and reading.ranks > 1 else lines
 
 
-def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
+def _print(lines: Iterable[Line], label: _Label, *, times: bool, last: LastLine | None = None) -> None:
     at_terminal = sys.stdout.isatty()
     waiting: list[bytes] = []
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
         before = ""
-        if times and is_stamped(line.content):
-            before = line.content[:LENGTH].decode()
-        elif times:  # blank if unknown
-            before = stamp(line.time) if line.timed else " " * LENGTH
+        if times:  # blank if unknown; a task's own is exact, even where the order of the lines is another
+            moment = time_of(line.content) if is_stamped(line.content) else None
+            before = local_stamp(line.time if moment is None else moment) if line.timed else " " * _STAMP_LENGTH
         waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
+        if last:
+            last.clear()
         if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
             _write(waiting)
     _write(waiting)

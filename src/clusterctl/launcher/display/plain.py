@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.shared.record.plain_text import clock as clock
 from clusterctl.shared.record.plain_text import duration as duration
 from clusterctl.shared.record.plain_text import plain as plain
 from clusterctl.shared.record.vocabulary import number
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically, and clocks differ
 _LONGEST_ESTIMATE_SECONDS = 2 * 366 * 86400
-_BAR_CELLS = 10
+BAR_CELLS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -33,6 +34,11 @@ def when(moment: float, now: float) -> str:
     if away > _LONGEST_ESTIMATE_SECONDS:
         return "unknown"
     return "now" if away <= NOW_SECONDS else f"in {duration(away)}"
+
+
+def hours_text(hours: float) -> str:
+    """GPU-hours: 0.25, 7.50, 1234."""
+    return f"{hours:.2f}" if hours < 10 else f"{hours:.0f}"
 
 
 def share(done: float | None, total: float | None) -> str:
@@ -70,7 +76,7 @@ def bar(share: float, width: int) -> str:
 
 def progress_bar(share: float) -> str:
     """A bar with its percentage, for a table cell."""
-    return f"{bar(share, _BAR_CELLS)}{int(share * 100):>4}%"
+    return f"{bar(share, BAR_CELLS)}{int(share * 100):>4}%"
 
 
 def ranges(numbers: Iterable[int], width: int) -> list[str]:

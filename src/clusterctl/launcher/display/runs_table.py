@@ -5,29 +5,28 @@ A sweep is one row, or a table of its own with the settings that it varies as co
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
 from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
-from clusterctl.launcher.display.plain import duration, plain, progress_bar, share
+from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.ended_runs import Row
 from clusterctl.launcher.observe.measurements import progress, seconds_left
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import Listing
-from clusterctl.launcher.observe.sweeps import states_in_words, values_of
+from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
+from clusterctl.shared.record.vocabulary import KNOWN, Metric, number, own_metrics, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions
 
@@ -42,10 +41,13 @@ _AT_WORK = frozenset({State.TRAINING, State.EVALUATING, State.CHECKPOINTING})
 _GAP = 2
 _SHORT = 0.9  # share of its steps: a program may log only every tenth
 _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dropped first
-    "RUN": 0, "STATE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
-    "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
+    "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
+    "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
-LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "NOTE", "ON")
+_LEAST_HEIGHT = 3  # of a table: the header, a run, and how many more there are
+_BAR = 6  # a bar of the progress is as important
+_USEFUL_NOTE, _SHORTEST_NOTE = 48, 16
+LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
@@ -66,16 +68,31 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
             lines = RunsTable(one, None if wide else console.width).plain
             shown = "\n".join([*one.head.splitlines(), lines, *(problem.plain for problem in _problems(one))])
             if shown != before:
-                console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
+                console.print(Text(("\n" if before else "") + f"{totals(one)}\n{shown}"), soft_wrap=True)
                 before = shown
         return
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         for one in listings:
             problems = _problems(one)
-            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in one.head.splitlines()]
-            height = console.height - len(problems) - len(above) - 1
+            head = [totals(one), *one.head.splitlines()]
+            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in head]
+            height = max(_LEAST_HEIGHT, console.height - len(problems) - len(above) - 1)
             table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
             live.update(Group(*above, table, *problems), refresh=True)
+
+
+def totals(listing: Listing) -> str:
+    """The time, the number of runs in each state, and their GPU-hours: above a table that is shown again and again."""
+    counts = listing.states or Counter(row.state for row in listing.rows)
+    hours = _gpu_hours(listing.rows)
+    runs = f"{sum(counts.values())} runs: {states_in_words(counts)}" if counts else ""
+    return "  ".join(filter(None, [clock(listing.as_of), runs, f"{hours} GPU-hours" if hours else ""]))
+
+
+def _gpu_hours(rows: Iterable[Row]) -> str:
+    """The sum of a column, which an ended run has only as text; empty without GPUs."""
+    found = [float(row.cells["GPU-H"]) for row in rows if "GPU-H" in row.cells]
+    return hours_text(sum(found)) if found else ""
 
 
 def _problems(listing: Listing) -> list[Text]:
@@ -99,11 +116,8 @@ class RunsTable:
         cells["AGE"] = [duration(now - row.created) for row in shown]
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
         columns = [column for column in columns if any(cells[column])]
-        while width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
-            least = max(columns, key=_importance)
-            if not _importance(least):
-                break
-            columns.remove(least)
+        if width is not None:
+            columns = _made_to_fit(columns, cells, widths, width)
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STATE")
@@ -142,9 +156,9 @@ def note(status: Status) -> str:
     if status.no_successor:
         return plain(f"no job to go on in: {status.no_successor}")
     if not status.state.ended and status.attempt and (since := status.attempt.idle_since) is not None:
-        return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
+        return f"idle since {clock(since)}, logs no steps"
     if not status.state.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
-        return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
+        return f"GPUs idle since {clock(since)}"
     if not status.state.ended and status.attempt and status.attempt.left_out:
         return plain(str(status.attempt.left_out[-1]))
     done = progress(status.metrics)
@@ -163,6 +177,33 @@ def _end(attempt: AttemptEvidence) -> str:
         return plain(death.how).lower()
     code = death.code if death else attempt.exit_code
     return f"exit code {code}" if code else ""
+
+
+def _made_to_fit(columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int) -> list[str]:
+    """The columns that fit into `width`, the least important left out. A long note is cut, and bars become numbers."""
+
+    def beyond() -> int:
+        return sum(widths[column] + _GAP for column in columns) - _GAP - width
+
+    columns, whole = [*columns], widths["NOTE"]
+    widths["NOTE"] = min(whole, _USEFUL_NOTE)
+    while beyond() > 0 and _importance(least := max(columns, key=_importance)) > _BAR:
+        columns.remove(least)
+    widths["NOTE"] = min(whole, _SHORTEST_NOTE)
+    while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
+        if _importance(least) < _BAR and widths["PROGRESS"] > len("PROGRESS"):
+            cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
+            widths["PROGRESS"] = len("PROGRESS")
+        else:
+            columns.remove(least)
+    if "NOTE" in columns:
+        widths["NOTE"] = min(whole, widths["NOTE"] - beyond())
+        cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
+    return columns
+
+
+def _cut(text: str, width: int) -> str:
+    return text if _width(text) <= width else f"{set_cell_size(text, width - 3).rstrip()}..."
 
 
 def _importance(column: str) -> int:
@@ -214,9 +255,13 @@ def row_of(status: Status, now: float) -> Row:
         "GPU": "" if gpu is None else f"{gpu:.0f}%",
         "TASKS": f"{job.resources.nodes}x{status.record.tasks_per_node}",
         "RAN": "" if ran is None else duration(ran),
+        "GPU-H": "" if (hours := status.gpu_hours(now)) is None else hours_text(hours),
         "TRY": str(len(status.attempts) or ""),
         "JOB": status.job_id or "",
-        "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
+        "TAGS": plain(",".join(job.tags)),
+        "NOTE": note(status)
+        or plain(job.note or "")
+        or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
         "ON": plain(attempt.nodes) if attempt else "",
     }
     shown = {column: text for column, text in cells.items() if text}
@@ -246,6 +291,7 @@ def together(rows: Iterable[Row]) -> list[Row]:
             "STATE": f"{len(group)} runs",
             "PROGRESS": progress_bar(ended),
             "NOTE": states_in_words(counts),
+            **({"GPU-H": hours} if (hours := _gpu_hours(group)) else {}),
         }
         # The colour is that of the active runs, else of those that ended badly.
         going = [stage for stage in counts if not stage.ended]
@@ -270,12 +316,31 @@ def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[l
     return changed, [*titles.values()]
 
 
-def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, float], Row]) -> Listing:
-    """A sweep as a table of its runs, by index, with its headline."""
-    record = summary.record
+def listing(summary: SweepSummary, looked: Report, *, ranks: bool = True) -> Listing:
+    """A sweep as a table of its runs with its headline: the best by its metric first, then the others by index.
+
+    Without `ranks`, they stay in the order of `looked`.
+    """
+    record, best = summary.record, summary.best
+    ranking = ranked(summary.statuses, best.metric.name) if best else []
     settings = {run.id: row for run, row in zip(record.runs, record.settings, strict=True)}
-    rows, varied = apart((row_of(status, looked.as_of) for status in summary.statuses), settings)
-    return Listing(looked.as_of, tuple(rows), looked.problems, head=headline(summary), varied=tuple(varied))
+    places = {one.status.record.run: place for place, one in enumerate(ranking)}
+    statuses = [*looked.statuses]
+    if ranks:
+        statuses.sort(key=lambda status: places.get(status.record.run, len(places)))
+    rows, varied = apart((row_of(status, looked.as_of) for status in statuses), settings)
+    if ranking and (metric := ranking[0].metric) not in _of_columns(ranking[0].status):
+        varied.append(plain(metric.label))
+        values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
+        rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
+    head = headline(summary)
+    return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
+
+
+def _of_columns(status: Status) -> list[Metric]:
+    """The metrics that have a column of their own."""
+    scores = (score_of(status.metrics, split) for split in ("val", "test"))
+    return [KNOWN["loss"], *(score[0] for score in scores if score)]
 
 
 def headline(found: SweepSummary) -> str:

@@ -69,6 +69,10 @@ class Row(NamedTuple):
     created: float
     cells: Mapping[str, str]
 
+    @property
+    def tags(self) -> list[str]:
+        return self.cells.get("TAGS", "").split(",")
+
 
 class _CachedRun(NamedTuple):
     """One run in the cache file."""

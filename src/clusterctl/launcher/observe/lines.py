@@ -74,6 +74,11 @@ class Growing:
             if len(self._torn) >= _LONGEST_LINE_BYTES:
                 yield from self.placed_rest()
 
+    @property
+    def unfinished(self) -> bytes:
+        """What was read of a line that has no newline yet, such as a progress bar."""
+        return self._torn
+
     def rest(self) -> list[bytes]:
         """The last line if it has no newline: for when writing has ended."""
         return [rest for _, rest in self.placed_rest()]

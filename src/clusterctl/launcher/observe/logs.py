@@ -247,6 +247,14 @@ class Logs:
         yield from self._merged([file for file, _ in due], ended=False)
         self._pace.saw((file for file, size in due if file.size > size), now)
 
+    def unfinished(self) -> Line | None:
+        """The line that the lowest rank of the newest attempt has begun and not ended, such as a progress bar."""
+        newest = max((file.source.attempt for file in self._files.values()), default=0)
+        files = [file for file in self._files.values() if file.source.attempt == newest]
+        begun = [file for file in files if file.growing.unfinished.strip()]
+        file = min(begun, key=lambda file: file.source.rank or 0, default=None)
+        return Line(file.source, file.growing.unfinished) if file else None
+
     @property
     def problems(self) -> list[str]:
         """The files that cannot be read, and why."""

@@ -69,7 +69,7 @@ class Overview:
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
-        """The current state of everything; `selected` is a run id, or None for the newest run."""
+        """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
@@ -82,7 +82,10 @@ class Overview:
             if status.sure and status.state.ended and status.state not in (State.LOST, State.PREEMPTED)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
-        chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
+        if selected is None:
+            chosen = next((status for status in statuses if not status.state.ended), next(iter(statuses), None))
+        else:
+            chosen = next((status for status in statuses if status.record.run.id == selected), None)
         self._snapshots |= {controller: snapshot for controller, snapshot in found.snapshots.items() if snapshot}
         closely = None
         if chosen is not None:

@@ -98,6 +98,12 @@ class Status:
         spans = self.spans(now)
         return sum(end - start for _, start, end in spans) if spans else None
 
+    def gpu_hours(self, now: float) -> float | None:
+        """The GPU-hours that its attempts have held until `now`; None if it has no GPUs, or before the first."""
+        resources, ran = self.record.job.resources, self.ran(now)
+        gpus = resources.nodes * (resources.gpus_per_node or 0)
+        return ran * gpus / 3600 if gpus and ran is not None else None
+
     def spans(self, now: float) -> list[tuple[AttemptEvidence, float, float]]:
         """The started attempts with their start and end (or `now`), newest first."""
         until = self.ended if self.state.ended and self.ended else now

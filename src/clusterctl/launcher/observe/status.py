@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -182,20 +183,21 @@ def _forgotten(evidence: RunEvidence) -> str | None:
 
 @dataclass(frozen=True)
 class Filter:
-    """Selects runs by name patterns (`cora*`), states, and submission within the last `seconds`."""
+    """Selects runs by name patterns (`cora*`), states, submission within the last `seconds`, and all of some tags."""
 
     names: tuple[str, ...] = ()
     states: frozenset[State] = frozenset()
     seconds: float | None = None
+    tags: frozenset[str] = frozenset()
 
     def takes_id(self, run: str) -> bool:
         """Whether the id matches, without reading any file."""
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def takes(self, stage: State, created: float, now: float) -> bool:
+    def takes(self, stage: State, created: float, now: float, tags: Iterable[str]) -> bool:
         in_time = self.seconds is None or now - created <= self.seconds
-        return in_time and (not self.states or stage in self.states)
+        return in_time and (not self.states or stage in self.states) and self.tags <= {*tags}
 
     def since(self, now: float) -> float | None:
         """The earliest submission time that can match; earlier runs are not read."""
@@ -203,7 +205,7 @@ class Filter:
 
     @property
     def needs_reading(self) -> bool:
-        return bool(self.states) or self.seconds is not None
+        return bool(self.states or self.tags) or self.seconds is not None
 
 
 def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
@@ -214,7 +216,9 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     if ended and wanted.states:
         runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.states)
     found = report(runs, ended=ended)
-    taken = [one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of)]
+    taken = [
+        one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)
+    ]
     return replace(found, statuses=tuple(taken[:count]))
 
 
@@ -231,6 +235,7 @@ class Listing:
     looked: tuple[Status, ...] = ()  # of the rows that were not cached
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
+    states: Mapping[State, int] = field(default_factory=dict)  # of all runs, where rows combine several
 
 
 def listing(
@@ -258,9 +263,10 @@ def listing(
         rows[run.id] = row = row_of(status, looked.as_of)
         ended.keep_row(run, row)
     found = (rows[run] for run in ids if run in rows)
-    taken = (row for row in found if wanted.takes(row.state, row.created, looked.as_of))
+    taken = [row for row in found if wanted.takes(row.state, row.created, looked.as_of, row.tags)]
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
-    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)
+    shown, states = tuple(itertools.islice(together(taken), count)), Counter(row.state for row in taken)
+    return Listing(looked.as_of, shown, problems, looked.statuses, states=states)
 
 
 # The states that `@failed` means.

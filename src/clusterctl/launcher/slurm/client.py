@@ -23,7 +23,7 @@ from clusterctl.launcher.slurm.jobs import (
     parse_listed,
     sacct_jobs,
 )
-from clusterctl.launcher.slurm.nodes import SINFO, Inventory, parse_nodes
+from clusterctl.launcher.slurm.nodes import SINFO, Inventory, configured_nodes, parse_nodes
 from clusterctl.launcher.slurm.shared import CachedAnswer, SharedAnswers, shared_folder
 from clusterctl.shared.errors import SlurmError
 
@@ -132,6 +132,10 @@ class Slurm:
         """All nodes and partitions visible to this user, at most `max_age` seconds old, or as old as `snapshot`."""
         answer = self.recent(*SINFO, max_age=max_age)
         return parse_nodes(answer.text, answer.taken_at)
+
+    def configured_nodes(self, partition: str | None) -> int | None:
+        """The nodes of a partition, down and powered-off ones included; None if unknown. Raises SlurmError."""
+        return configured_nodes(self.recent("scontrol", "show", "partition").text, partition)
 
     def ends(self) -> list[ScriptEnd]:
         """How the batch scripts of this user's jobs ended, for those that Slurm still knows. Raises SlurmError."""

@@ -150,6 +150,22 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
     )
 
 
+_PARTITION = re.compile(r"^PartitionName=(\S+)$(.*?)(?=^PartitionName=|\Z)", re.MULTILINE | re.DOTALL)
+_TOTAL_NODES = re.compile(r"\bTotalNodes=([0-9]+)\b")
+
+
+def configured_nodes(partitions: str, name: str | None) -> int | None:
+    """The nodes of a partition (None: the default one) from `scontrol show partition`; None if it is not there.
+
+    Unlike sinfo, it counts nodes of a cloud that are powered off (`PrivateData` in slurm.conf(5)).
+    """
+    for found, values in _PARTITION.findall(partitions):
+        wanted = " Default=YES" in values if name is None else found == name
+        if wanted and (total := _TOTAL_NODES.search(values)):
+            return int(total[1])
+    return None
+
+
 def parse_gpus(gres: str, used: str) -> tuple[Gpus, ...]:
     """`gpu:a100:4(S:0-1),nvme:1` and `gpu:a100:3(IDX:0-2)` -> four a100, three of them in use."""
     totals, in_use = count_gpus(gres), count_gpus(used)

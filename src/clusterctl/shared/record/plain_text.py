@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,11 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
     return f"{whole}s"
+
+
+def clock(moment: float, *, date: bool = False) -> str:
+    """A time as people read it, on this machine's clock with its zone: `14:05:09 CET`, or with the `date`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z" if date else "%H:%M:%S %Z", time.localtime(moment))
 
 
 def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:

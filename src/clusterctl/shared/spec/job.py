@@ -36,6 +36,7 @@ from clusterctl.shared.spec.values import (
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 EXPEDITE = "expedite"
 NO_IMAGE = "none"  # instead of the cluster's
+Tag = Annotated[str, Matches(r"[\w.:/+@-]+", "one word of letters, digits and . : / + @ - _")]
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
 
 
@@ -237,6 +238,10 @@ class Job:
 
     name: Name
     """Name of the run; by default the file's name."""
+    note: Line | None = None
+    """What the run is about, such as "lower dropout"; shown with it, and not used otherwise."""
+    tags: tuple[Tag, ...] = ()
+    """Words by which runs can be listed, such as ["baseline", "paper"]; see `clusterctl status --tag`."""
     workload: str
     """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()

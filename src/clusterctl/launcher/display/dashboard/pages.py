@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.efficiency import advise, use_of
 from clusterctl.launcher.display.monitor.panes import label_of
-from clusterctl.launcher.display.plain import as_shown, duration, share
+from clusterctl.launcher.display.plain import as_shown, clock, duration, share
 from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, join, tag
 from clusterctl.launcher.display.report.markup import table as framed
@@ -208,4 +207,4 @@ def _table(rows: Sequence[dict[str, Markup]]) -> Markup:
 
 
 def _as_of(moment: float) -> Markup:
-    return tag("p", f"as of {time.strftime('%H:%M:%S', time.localtime(moment))}", class_="faint")
+    return tag("p", f"as of {clock(moment)}", class_="faint")

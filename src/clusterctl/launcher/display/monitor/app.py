@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 # Repaints are noticeable over a slow ssh connection. Textual reads both variables on import: keep this above it.
 os.environ.setdefault("TEXTUAL_FPS", "15")
@@ -19,15 +19,17 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from clusterctl.launcher.api.nodes import nodes
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
-from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, arrange, draw, first_row, headline
+from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, arrange, draw, headline
+from clusterctl.launcher.display.monitor.rows import ORDERS, Choice, first_row, position_of, rows_of
 from clusterctl.launcher.display.plain import plain, plain_lines
 from clusterctl.launcher.display.tables import node_lines
+from clusterctl.launcher.observe.run_names import submission
 from clusterctl.shared.errors import ClusterctlError
 
 if TYPE_CHECKING:
@@ -44,7 +46,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NODES_SECONDS = 60.0
-_KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+_MOST_LINES = 10_000  # of a pane that is scrolled
+_KEYS = "↑↓ run  enter sweep  / filter  s sort  1-7 pane  esc all  w why  ? help  q quit"
+_HELP = """\
+↑ ↓  k j        select a run              /        filter by id, state or note
+home end  g G   the first, the last       s        sort by the next column
+enter           open or close a sweep     esc      all panes, no filter
+1 - 7           one pane below the runs   l  w     the log, why
+page up, down   scroll the pane           c  r     cancel, resume (asks first)
+click           a run, or a pane          q        quit; runs are not affected
+"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,12 @@ class Monitor(App[None]):
     CSS_PATH = "monitor.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = [
-        Binding("q,ctrl+c", "quit", "quit", priority=True),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True),
+        Binding("enter,space", "open", "sweep"),
+        Binding("slash", "filter", "filter"),
+        Binding("s", "sort", "sort"),
+        Binding("question_mark", "help", "help"),
         Binding("up,k", "move(-1)", "up"),
         Binding("down,j", "move(1)", "down"),
         Binding("home,g", "move(-1000000)", "first"),
@@ -79,8 +95,8 @@ class Monitor(App[None]):
         Binding("escape", "page('')", "all"),
         Binding("l", "page('log')", "log"),
         Binding("w", "page('why')", "why"),
-        Binding("pageup", "scroll_log(10)", "back"),
-        Binding("pagedown", "scroll_log(-10)", "on"),
+        Binding("pageup", "scroll(-10)", "up"),
+        Binding("pagedown", "scroll(10)", "down"),
         Binding("c", "cancel", "cancel"),
         Binding("r", "resume", "resume"),
         *(Binding(str(number), f"page('{pane}')", str(pane)) for number, pane in enumerate(PAGES, start=1)),
@@ -104,6 +120,7 @@ class Monitor(App[None]):
         self._explained: dict[str, Explained] = {}  # by the run's id
         self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
         self._headline = Text()
+        self._choice = Choice()
         self.view: MonitorView | None = None
 
     def compose(self) -> ComposeResult:
@@ -128,28 +145,68 @@ class Monitor(App[None]):
         if pane is not Pane.RUNS:
             self.action_page("" if pane is self._page else str(pane))
         elif offset is not None:
-            scene = self.view.scene
-            row = first_row(scene, self._selected, event.widget.content_size.height) + offset.y
-            if row < len(scene.statuses):
-                self._select(scene.statuses[row].record.run.id)
+            rows = rows_of(self.view.scene, self._choice)
+            place = first_row(rows, self._selected, event.widget.content_size.height - 1) + offset.y - 1
+            if offset.y and place < len(rows):
+                self._select(rows[place].status.record.run.id)
 
     def action_move(self, by: int) -> None:
         """Select another run."""
-        ids = [status.record.run.id for status in self.view.scene.statuses] if self.view else []
-        if ids:
-            here = ids.index(self._selected) if self._selected in ids else 0
-            self._select(ids[max(0, min(len(ids) - 1, here + by))])
+        rows = [row for row in rows_of(self.view.scene, self._choice) if not row.is_open] if self.view else []
+        if rows:
+            place = max(0, min(len(rows) - 1, position_of(rows, self._selected) + by))
+            self._select(rows[place].status.record.run.id)
+
+    def action_open(self) -> None:
+        """List the runs of the selected sweep, or only the sweep."""
+        sweep = submission(self._selected or "")
+        if sweep != self._selected:
+            self._choose(opened=self._choice.opened ^ {sweep}, order="")
+
+    def action_sort(self) -> None:
+        self._choose(order=ORDERS[(ORDERS.index(self._choice.order) + 1) % len(ORDERS)])
+
+    def action_filter(self) -> None:
+        def answered(words: str | None) -> None:
+            if words is not None:
+                self._choose(words=words)
+
+        self.push_screen(Filter(self._choice.words), answered)
+
+    def action_help(self) -> None:
+        self.push_screen(Help())
+
+    def _choose(self, **changes: Any) -> None:
+        """List other runs, or in another order; the selection moves to one that is listed."""
+        self._choice = replace(self._choice, **changes)
+        if self.view is None:
+            return
+        rows = rows_of(self.view.scene, self._choice)
+        if rows and not any(row.stands_for(self._selected or "") for row in rows):
+            self._select(rows[0].status.record.run.id)
+        self._show(replace(self.view, choice=self._choice))
 
     def action_page(self, name: str) -> None:
+        if not name and self._page is None and self._choice.words:
+            self._choose(words="")
         self._page = Pane(name) if name else None
         self._place(self.size)
         if self.view:
-            self._show(replace(self.view, back=0))
+            self._show(replace(self.view, back=0, down=0))
 
-    def action_scroll_log(self, lines: int) -> None:
-        if self.view and self.view.scene.selected:
-            most = max(0, len(self.view.scene.selected.log) - 1)
-            self._show(replace(self.view, back=max(0, min(most, self.view.back + lines))))
+    def action_scroll(self, lines: int) -> None:
+        """Scroll the pane below the runs; where all are shown, the log."""
+        view, page = self.view, self._page or Pane.LOG
+        if view is None or view.scene.selected is None:
+            return
+        if page in (Pane.LOG, Pane.EVENTS):
+            selected = view.scene.selected
+            most = max(0, len(selected.log if page is Pane.LOG else selected.timeline_events) - 1)
+            self._show(replace(view, back=max(0, min(most, view.back - lines))))
+        else:
+            size = self.query_one(f"#{page}", PaneBox).content_size
+            whole = draw(page, replace(view, down=0), size.width, _MOST_LINES).plain.count("\n") + 1
+            self._show(replace(view, down=max(0, min(whole - size.height, view.down + lines))))
 
     def action_cancel(self) -> None:
         self._act("cancel", self._actions.cancel, ended=False)
@@ -200,10 +257,12 @@ class Monitor(App[None]):
         elif view.scene.selected is None and view.scene.statuses:  # its directory was removed
             self._selected = view.scene.statuses[0].record.run.id
             self._again = True
-        back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
+        before = self.view if self.view and self.view.selected_id == view.selected_id else view
         nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
         known = self._explained.get(view.selected_id or "")
-        self._show(replace(view, back=back, nodes=nodes, findings=known.lines if known else ()))
+        findings = known.lines if known else ()
+        view = replace(view, back=before.back, down=before.down, choice=self._choice)
+        self._show(replace(view, nodes=nodes, findings=findings))
         if self._again:
             self.look()
 
@@ -319,6 +378,34 @@ class PaneBox(Widget):
             self.refresh()
 
 
+class Help(ModalScreen[None]):
+    """What the keys do."""
+
+    BINDINGS: ClassVar = [Binding("escape,q,enter,question_mark", "dismiss", "close")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Text(_HELP.rstrip()))
+
+
+class Filter(ModalScreen[str | None]):
+    """Asks for the words that listed runs have; none lists all."""
+
+    BINDINGS: ClassVar = [Binding("escape", "dismiss", "close")]
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(Text("show only runs with these words in their id, state or note", "dim"))
+            yield Input(self._words)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
 class Confirm(ModalScreen[bool]):
     """A confirmation that only `y` accepts."""
 
@@ -332,7 +419,7 @@ class Confirm(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="confirm"):
+        with Vertical(classes="box"):
             yield Static(Text(self._question))
             yield Static(Text("y: yes   n: no", "dim"))
 

@@ -6,8 +6,9 @@ order: devices, steps, runs, log, events, queue, why, training.
 
 from __future__ import annotations
 
+import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +18,19 @@ from rich.text import Text
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import chart, drawn_curves
-from clusterctl.launcher.display.plain import as_bytes, as_shown, bar, compact, duration, plain, ranks_text, share
-from clusterctl.launcher.display.runs_table import note, stage_style, state_text
+from clusterctl.launcher.display.monitor.rows import Choice, drawn_rows, in_words
+from clusterctl.launcher.display.plain import (
+    as_bytes,
+    as_shown,
+    bar,
+    clock,
+    compact,
+    duration,
+    plain,
+    ranks_text,
+    share,
+)
+from clusterctl.launcher.display.runs_table import note, stage_style
 from clusterctl.launcher.observe.measurements import seconds_left
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import number, score_of
@@ -99,7 +111,9 @@ class MonitorView:
     scene: Scene
     findings: tuple[str, ...] = ()  # of `why`, about the selected run
     nodes: tuple[str, ...] = ()  # of the cluster
-    back: int = 0  # lines the log is scrolled back
+    back: int = 0  # lines that log and events are scrolled back
+    down: int = 0  # lines that the other panes are scrolled down
+    choice: Choice = field(default_factory=Choice)  # of the runs that are listed
 
     @property
     def selected_id(self) -> str | None:
@@ -112,23 +126,23 @@ def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
     if width < 1 or height < 1:
         return Text()
     if pane is Pane.RUNS:
-        return run_rows(scene, view.selected_id, width, height)
+        return run_rows(view, width, height)
     if pane is Pane.QUEUE:
-        return queue(scene, view.nodes, width, height)
+        return queue(scene, view.nodes, width, height, view.down)
     if selected is None:
         return Text("no run selected", "dim")
     with selected.history.lock:  # a thread may be refreshing it
         if pane is Pane.TRAINING:
             return training(selected, scene.as_of, width, height)
         if pane is Pane.DEVICES:
-            return devices(selected.history, scene.as_of, width, height)
+            return devices(selected.history, scene.as_of, width, height, view.down)
         if pane is Pane.STEPS:
             return steps(selected.history, width, height)
     if pane is Pane.LOG:
         return log(selected, width, height, view.back)
     if pane is Pane.EVENTS:
-        return events(selected, width, height)
-    return why(selected, view.findings, width, height)
+        return events(selected, width, height, view.back)
+    return why(selected, view.findings, width, height, view.down)
 
 
 def headline(view: MonitorView, width: int) -> Text:
@@ -136,6 +150,9 @@ def headline(view: MonitorView, width: int) -> Text:
     scene = view.scene
     alive = sum(not status.state.ended for status in scene.statuses)
     line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
+    for words in in_words(view.choice):
+        line.append(f"  {plain(words)}", "yellow")
+    line.append(f"  {clock(scene.as_of)}")
     if scene.snapshots:
         oldest = min(snapshot.taken_at for snapshot in scene.snapshots)
         line.append(f"  Slurm as of {duration(scene.as_of - oldest)} ago", "dim")
@@ -183,10 +200,10 @@ _MOST_STRAGGLERS = 4  # listed by name
 _HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
 
 
-def devices(history: History, now: float, width: int, height: int) -> Text:
+def devices(history: History, now: float, width: int, height: int, down: int = 0) -> Text:
     """One line per node: GPU utilisation, CPU and memory; the nodes with the idlest GPU first.
 
-    If not all nodes fit, a summary line comes first.
+    If not all nodes fit, a summary line comes first, and those `down` from the first one are shown.
     """
     nodes = [node for node in history.nodes.values() if node.newest]
     if not nodes:  # no telemetry: the ranks on each node
@@ -217,7 +234,9 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
             in_use = f"{sum(known) / len(known):.0f} % in use, {idle:,} idle; idlest first:"
             summary.append(f"  {plural(gpus, 'GPU')}, {in_use}")
         above = [summary, header]
-    shown = nodes[: max(0, height - len(above))]
+    room = max(0, height - len(above))
+    first = max(0, min(down, len(nodes) - room))
+    shown = nodes[first : first + room]
     return fitted([*above, *(_node_line(node, name_width, most, now) for node in shown)], width, height)
 
 
@@ -273,56 +292,23 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
 # The text panes: runs, log, events, queue, why.
 
 
-_STAGE_WIDTH = 13
-
-
-def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
-    """At most `height` lines truncated to `width` columns; the last one counts the lines left out."""
-    shown = list(lines[:height])
-    if len(lines) > height > 1:
-        shown[-1] = Text(f"... {len(lines) - height + 1} more", "dim")
+def fitted(lines: Sequence[Text], width: int, height: int, down: int = 0) -> Text:
+    """At most `height` lines truncated to `width` columns, from `down` on; the last one counts the lines left out."""
+    first = max(0, min(down, len(lines) - height))
+    shown = list(lines[first : first + height])
+    if (below := len(lines) - first - height) > 0 and height > 1:
+        shown[-1] = Text(f"... {below + 1} more", "dim")
     for line in shown:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(shown)
 
 
-def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
-    """One line per run, newest first, the selected one marked: id, state, progress, loss, score, age, note."""
-    if not scene.statuses:
+def run_rows(view: MonitorView, width: int, height: int) -> Text:
+    """The list of runs (`rows`), or what to type if there is none."""
+    if not view.scene.statuses:
         return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
-    first = first_row(scene, selected, height)
-    name_width = min(max(len(status.record.run.id) for status in scene.statuses), max(20, width - 36))
-    lines = []
-    for status in scene.statuses[first : first + height]:
-        here = status.record.run.id == selected
-        line = Text("▸ " if here else "  ")
-        line.append(plain(status.record.run.id)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
-        room = width - line.cell_len - _STAGE_WIDTH
-        line.append(state_text(status).ljust(_STAGE_WIDTH), stage_style(status.state))
-        step, steps = status.metrics.get("step"), status.metrics.get("steps")
-        score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
-        facts = (
-            (bar(step / steps, 8) if step is not None and steps else "", 9),
-            (share(status.metrics.get("epoch"), status.metrics.get("epochs")), 8),
-            (number(status.metrics.get("loss")), 8),
-            (number(score[1]) if score else "", 8),
-            (duration(scene.as_of - status.record.created), 7),
-        )
-        for text, cells in facts:
-            if room < cells:
-                break
-            line.append(text.ljust(cells))
-            room -= cells
-        else:  # everything fits: the note fills the rest of the line
-            line.append(note(status))
-        lines.append(line)
-    return fitted(lines, width, height)
-
-
-def first_row(scene: Scene, selected: str | None, height: int) -> int:
-    """The index of the first visible run, such that the selected one is among the `height` shown."""
-    position = next((i for i, status in enumerate(scene.statuses) if status.record.run.id == selected), 0)
-    return max(0, min(position - height // 2, len(scene.statuses) - height))
+    lines = drawn_rows(view.scene, view.choice, view.selected_id, width, height)
+    return fitted(lines if len(lines) > 1 else [Text("no run matches; / changes the filter", "dim")], width, height)
 
 
 def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
@@ -336,10 +322,10 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
     return fitted(shown or [Text("no output yet", "dim")], width, height)
 
 
-def events(selected: Selected, width: int, height: int) -> Text:
-    """The newest events, the last one at the bottom."""
+def events(selected: Selected, width: int, height: int, back: int = 0) -> Text:
+    """The newest events, the last one at the bottom, scrolled `back` lines. The headline has the zone of the times."""
     lines = []
-    for event in selected.timeline_events[-height:]:
+    for event in selected.timeline_events[: len(selected.timeline_events) - back][-height:]:
         several = f"x{event.ranks} " if event.ranks > 1 else ""
         rank = several or (f"r{event.rank:02} " if event.rank is not None else "")
         text = f"{rank}{plain(event.text)}"
@@ -348,7 +334,7 @@ def events(selected: Selected, width: int, height: int) -> Text:
     return fitted(lines, width, height)
 
 
-def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
+def queue(scene: Scene, nodes: Sequence[str], width: int, height: int, down: int = 0) -> Text:
     """The number of the user's jobs, the waiting runs with the reason, then the nodes."""
     lines = []
     for snapshot in scene.snapshots:
@@ -361,13 +347,14 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
             reason = plain(status.held_up_by) or "not yet known"
             lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
     lines += [Text(plain(line)) for line in nodes]
-    return fitted(lines or [Text("no runs waiting", "dim")], width, height)
+    return fitted(lines or [Text("no runs waiting", "dim")], width, height, down)
 
 
-def why(selected: Selected, findings: Sequence[str], width: int, height: int) -> Text:
-    """The diagnosis or, until there is one, what the ranks reported."""
+def why(selected: Selected, findings: Sequence[str], width: int, height: int, down: int = 0) -> Text:
+    """The diagnosis or, until there is one, what the ranks reported; long lines are wrapped."""
     if findings:
-        return fitted([Text(plain(line)) for line in findings], width, height)
+        lines = [Text(part) for line in findings for part in _wrapped(plain(line), width)]
+        return fitted(lines, width, height, down)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
     if status.reason and not status.state.ended:
@@ -376,6 +363,13 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     bad.sort(key=lambda event: event.ranks)  # an error on one rank causes errors on many others
     lines += [Text(f"{ranks_text(event.rank, event.ranks)}: {plain(event.text)}", "red") for event in bad]
     return fitted(lines or [Text("no problems reported", "dim")], width, height)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """The parts of a long line below each other, two columns further in than it begins."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    cut = textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
+    return cut if width > 2 * len(indent) and cut else [line]
 
 
 def label_of(line: Line) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import drawn_curves, robust
-from clusterctl.launcher.display.plain import compact, duration, ranks_text, share
+from clusterctl.launcher.display.plain import clock, compact, duration, ranks_text, share
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
@@ -77,6 +76,8 @@ def summary(examined: PostMortem) -> Markup:
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
         ("Slurm job", status.job_id or ""),
+        ("note", status.record.job.note or ""),
+        ("tags", ", ".join(status.record.job.tags)),
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.state is not State.FINISHED or len(status.attempts) > 1
@@ -300,8 +301,8 @@ def state_class(stage: State) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    """A date and time with its zone."""
+    return clock(seconds, date=True)
 
 
 def since(start: float) -> Callable[[float], str]:

@@ -1,0 +1,53 @@
+"""The last line of a followed run: how long it has run, the time left, and the newest frame of a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.display.plain import as_shown, duration
+from clusterctl.launcher.observe.measurements import seconds_left
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.observe.logs import Line
+    from clusterctl.launcher.observe.state import Status
+
+
+def times_of(status: Status, now: float) -> str:
+    """`12m05s`, or `12m05s, about 1h20m left` if the training logs its steps; empty before the first attempt."""
+    ran = status.ran(now)
+    pace = None if status.state.ended or status.attempt is None else status.attempt.pace
+    left = seconds_left(status.metrics, pace, now)
+    times = ["" if ran is None else duration(ran), "" if left is None else f"about {duration(left)} left"]
+    return ", ".join(filter(None, times))
+
+
+def frame_of(line: Line | None) -> str:
+    """The newest frame in a line that has not ended: what the terminal of the program would show."""
+    return as_shown(line.text).strip() if line else ""
+
+
+class LastLine:
+    """One line on stderr below the lines on stdout, if both are a terminal; elsewhere it is never shown."""
+
+    def __init__(self) -> None:
+        self._console = None
+        self._shown = ""
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            from clusterctl.launcher.display import terminal  # rich: only where it is shown
+
+            console = terminal.messages()
+            self._console = None if console.is_dumb_terminal else console
+
+    def show(self, text: str) -> None:
+        """Replace the line. The cursor returns to its beginning, so that it cannot precede other text."""
+        if self._console and text != self._shown:
+            from rich.cells import set_cell_size
+
+            cut = set_cell_size(text, self._console.width - 1).rstrip()
+            sys.stderr.write(f"\r\x1b[K{cut}\r")
+            sys.stderr.flush()
+            self._shown = text
+
+    def clear(self) -> None:
+        self.show("")

@@ -1,0 +1,162 @@
+"""The rows of the monitor's list of runs: those that match a filter, in an order, a sweep as one row unless opened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+
+from clusterctl.launcher.display.plain import bar, duration, plain, share
+from clusterctl.launcher.display.runs_table import note, stage_style, state_text
+from clusterctl.launcher.observe.run_names import submission
+from clusterctl.launcher.observe.sorting import in_order
+from clusterctl.launcher.observe.sweeps import states_in_words
+from clusterctl.shared.record.vocabulary import number, score_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.launcher.observe.overview import Scene
+    from clusterctl.launcher.observe.state import Status
+
+ORDERS = ("", "age", "progress", "eta", "loss", "val", "gpu", "ran")
+"""The orders that a key goes through; the first is the living runs, then the others, each newest first."""
+_STAGE_WIDTH = 13
+_BAR_WIDTH = 8
+# Title and width of each column after the state; the note fills the rest of the line.
+_COLUMNS = (("done", _BAR_WIDTH + 1), ("epoch", 8), ("loss", 8), ("score", 8), ("age", 7))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which runs are listed: with all words of `words`, in an order, and the sweeps whose runs have rows."""
+
+    words: str = ""
+    order: str = ""
+    opened: frozenset[str] = frozenset()
+
+
+class RunRow(NamedTuple):
+    """A run, or the heading of a sweep with its `runs`, of which `status` is the first."""
+
+    status: Status
+    sweep: str = ""
+    runs: tuple[Status, ...] = ()
+    is_open: bool = False
+
+    def stands_for(self, run: str) -> bool:
+        """Whether the row is marked if the run with that id is selected."""
+        if self.sweep:
+            return not self.is_open and any(status.record.run.id == run for status in self.runs)
+        return self.status.record.run.id == run
+
+
+def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
+    """The rows of a scene. Sorted by a column, every run has its own, so that the best can be found."""
+    words = choice.words.casefold().split()
+    found = [status for status in scene.statuses if all(word in _searched(status) for word in words)]
+    if choice.order:
+        column = choice.order
+        known = column != "loss" or any("loss" in status.metrics for status in found)
+        return [RunRow(status) for status in (in_order(found, column, scene.as_of) if known else found)]
+    groups: dict[str, list[Status]] = {}
+    for status in sorted(found, key=lambda status: status.state.ended):
+        groups.setdefault(submission(status.record.run.id), []).append(status)
+    rows: list[RunRow] = []
+    for name, group in groups.items():
+        if group[0].record.run.id == name:
+            rows.append(RunRow(group[0]))
+            continue
+        is_open = name in choice.opened
+        rows.append(RunRow(group[0], name, tuple(group), is_open))
+        rows += [RunRow(status) for status in group] if is_open else []
+    return rows
+
+
+def _searched(status: Status) -> str:
+    job = status.record.job
+    return f"{status.record.run.id} {status.state} {note(status)} {job.note or ''} {' '.join(job.tags)}".casefold()
+
+
+def position_of(rows: list[RunRow], selected: str | None) -> int:
+    """The place of the selected run among `rows`; the first one if it has no row."""
+    return next((place for place, row in enumerate(rows) if selected and row.stands_for(selected)), 0)
+
+
+def first_row(rows: list[RunRow], selected: str | None, height: int) -> int:
+    """The first of `height` visible rows, such that the selected one is among them."""
+    return max(0, min(position_of(rows, selected) - height // 2, len(rows) - height))
+
+
+def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, height: int) -> list[Text]:
+    """The titles and one line per row, the selected one marked: id, state, progress, loss, score, age, note."""
+    rows = rows_of(scene, choice)
+    room = height - 1
+    first = first_row(rows, selected, room)
+    longest = max((len(row.sweep or row.status.record.run.id) for row in rows), default=0)
+    name_width = min(longest, max(20, width - 36))
+    title = Text("  run".ljust(name_width + 3), "dim")
+    _append_columns(title, "state", "", [name for name, _ in _COLUMNS], "note", width)
+    lines = [title]
+    for row in rows[first : first + room]:
+        here = selected is not None and row.stands_for(selected)
+        line = Text("▸ " if here else "  ")
+        line.append(_name(row, choice)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
+        if row.sweep:
+            line.append(f"{len(row.runs)} runs".ljust(_STAGE_WIDTH), stage_style(row.status.state))
+            ended = sum(status.state.ended for status in row.runs) / len(row.runs)
+            line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
+            line.append(states_in_words(Counter(status.state for status in row.runs)))
+        else:
+            _append_facts(line, row.status, scene.as_of, width)
+        lines.append(line)
+    return lines
+
+
+def _name(row: RunRow, choice: Choice) -> str:
+    """A sweep's id, that of a run, or only the index below its sweep."""
+    run = row.status.record.run.id
+    if row.sweep:
+        return plain(row.sweep)
+    return f"  .{run.rpartition('.')[2]}" if submission(run) in choice.opened and not choice.order else plain(run)
+
+
+def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
+    step, steps = status.metrics.get("step"), status.metrics.get("steps")
+    score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
+    facts = [
+        bar(step / steps, _BAR_WIDTH) if step is not None and steps else "",
+        share(status.metrics.get("epoch"), status.metrics.get("epochs")),
+        number(status.metrics.get("loss")),
+        number(score[1]) if score else "",
+        duration(now - status.record.created),
+    ]
+    _append_columns(line, state_text(status), stage_style(status.state), facts, note(status) or _label(status), width)
+
+
+def _append_columns(line: Text, state: str, style: str, facts: list[str], last: str, width: int) -> None:
+    """Add the state, the columns that fit, and where all do, the last one to the end of the line."""
+    room = width - line.cell_len - _STAGE_WIDTH
+    line.append(state.ljust(_STAGE_WIDTH), style)
+    for text, (_, cells) in zip(facts, _COLUMNS, strict=True):
+        if room < cells:
+            return
+        line.append(text.ljust(cells))
+        room -= cells
+    line.append(last)
+
+
+def _label(status: Status) -> str:
+    """The user's own note and tags."""
+    job = status.record.job
+    return plain(" ".join(filter(None, [job.note, *(f"#{tag}" for tag in job.tags)])))
+
+
+def in_words(choice: Choice) -> Iterable[str]:
+    """How the list is narrowed and sorted, for the headline."""
+    if choice.words:
+        yield f"filter: {choice.words}"
+    if choice.order:
+        yield f"sorted by {choice.order}"

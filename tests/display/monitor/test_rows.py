@@ -1,0 +1,86 @@
+"""The monitor's list of runs: order, sweeps, filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.launcher.display.monitor.rows import ORDERS, Choice, drawn_rows, first_row, position_of, rows_of
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.overview import Scene
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.state import Status
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.states import State
+from clusterctl.shared.spec import Cluster, Job, RedditTrain
+
+NOW = 1000.0
+SWEEP = "tune-20260102-030405-00a1"
+OLD, NEW = "cora-20260101-030405-00a1", "gin-20260103-030405-00a1"
+
+
+def status(run: str, state: State, **metrics: float) -> Status:
+    job = Job(name="cora", workload="reddit", train=RedditTrain())
+    record = RunRecord(RunDir(Path("/runs") / run), NOW - 60, job, Cluster(name="site"))
+    return Status(record, state, True, "1", (AttemptEvidence(number=0, metrics=metrics),), False, "", None, None)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A finished run, a sweep with one living run of 300, and a queued run, newest first."""
+    sweep = [status(f"{SWEEP}.{n}", State.TRAINING if n == 7 else State.FINISHED, loss=1 / (1 + n)) for n in range(300)]
+    return Scene(NOW, (status(NEW, State.FINISHED, loss=3.0), *sweep, status(OLD, State.QUEUED)), None)
+
+
+def names(scene: Scene, **choice: object) -> list[str]:
+    return [row.sweep or row.status.record.run.id for row in rows_of(scene, Choice(**choice))]
+
+
+def test_the_living_come_first_and_a_sweep_is_one_row(scene: Scene) -> None:
+    assert names(scene) == [SWEEP, OLD, NEW]
+    (sweep, *_) = rows_of(scene, Choice())
+    assert (sweep.status.record.run.id, len(sweep.runs)) == (f"{SWEEP}.7", 300)
+
+
+def test_an_opened_sweep_lists_its_runs(scene: Scene) -> None:
+    found = names(scene, opened=frozenset({SWEEP}))
+    assert (len(found), found[:3]) == (303, [SWEEP, f"{SWEEP}.7", f"{SWEEP}.0"])
+    rows = rows_of(scene, Choice(opened=frozenset({SWEEP})))
+    assert [place for place, row in enumerate(rows) if row.stands_for(f"{SWEEP}.0")] == [2]
+    assert first_row(rows, f"{SWEEP}.299", 5) == position_of(rows, f"{SWEEP}.299") - 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("QUEUED", [OLD]), ("gin fin", [NEW]), ("tune training", [SWEEP]), ("nothing", [])]
+)
+def test_a_filter_needs_all_its_words(scene: Scene, words: str, expected: list[str]) -> None:
+    assert names(scene, words=words) == expected
+
+
+def test_a_filter_finds_tags_and_notes(scene: Scene) -> None:
+    tagged = scene.statuses[0]
+    job = replace(tagged.record.job, note="Lower dropout", tags=("paper",))
+    tagged = replace(tagged, record=replace(tagged.record, job=job))
+    found = replace(scene, statuses=(tagged, *scene.statuses[1:]))
+    assert names(found, words="lower paper") == [NEW]
+    assert "Lower dropout #paper" in drawn_rows(found, Choice("paper"), NEW, 120, 4)[1].plain
+
+
+def test_sorted_by_a_metric_every_run_has_its_row_the_best_first(scene: Scene) -> None:
+    found = names(scene, order="loss")
+    assert (len(found), found[0], found[-2:]) == (302, f"{SWEEP}.299", [NEW, OLD])
+    for order in ORDERS:
+        assert len(names(scene, order=order, words="gin")) == 1
+    assert names(Scene(NOW, (), None), order="loss") == []
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_titles_stand_above_their_columns(scene: Scene, width: int) -> None:
+    lines = [line.plain for line in drawn_rows(scene, Choice(), f"{SWEEP}.9", width, 4)]
+    assert len(lines) == 4
+    if width >= 80:
+        assert lines[1].startswith(f"▸ {SWEEP} 300 runs ")
+        assert "299 finished" in lines[1]
+        assert lines[0].index("state") == lines[2].index("queued")
