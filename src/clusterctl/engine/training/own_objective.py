@@ -49,6 +49,12 @@ class Sample:
 
     fetch: Fetch[Tensor]
     hops: list[Any]  # Hop or Subgraph
+
+
+@dataclass(frozen=True)
+class NodeSample(Sample):
+    """A sample of nodes."""
+
     trained: Batch | None = None  # the nodes whose outputs these are, if they are not those of the plan's batch
 
 
@@ -158,7 +164,7 @@ class _ByGraph:
         return replace(graph, wanted=wanted), trained
 
 
-class OwnNodeClassification(OwnSampled[Sample]):
+class OwnNodeClassification(OwnSampled[NodeSample]):
     """Trains the model `train.model` to classify nodes."""
 
     unit = "nodes"
@@ -216,12 +222,12 @@ class OwnNodeClassification(OwnSampled[Sample]):
     def _subgraphs(self) -> ClusterSampler | None:
         return self._form.clusters if isinstance(self._form, _ByGraph) else None
 
-    def prepare(self, batch: Batch) -> Sample:
+    def prepare(self, batch: Batch) -> NodeSample:
         """The sampled neighbourhood."""
         places, inputs, trained = self._form.sample(batch)
-        return Sample(self._features.fetch(places), inputs, trained)
+        return NodeSample(self._features.fetch(places), inputs, trained)
 
-    def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:
+    def error(self, scores: Tensor, batch: Batch, prepared: NodeSample) -> Tensor:
         return self._loss.of(scores, self._graph.y, prepared.trained or batch)
 
     @torch.no_grad()
