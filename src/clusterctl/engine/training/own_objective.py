@@ -74,7 +74,7 @@ class OwnSampled(Objective[S]):
         return self._own.outputs(prepared.hops, gathered)
 
     def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
-        return (prepared.trained or batch).total, sum(hop.edge_index.size(1) for hop in prepared.hops)
+        return batch.total, sum(hop.edge_index.size(1) for hop in prepared.hops)
 
     def where_it_breaks(self, prepared: S, gathered: Tensor) -> str:
         with self._precision.autocast(gathered.device):
@@ -226,6 +226,9 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         """The sampled neighbourhood."""
         places, inputs, trained = self._form.sample(batch)
         return NodeSample(self._features.fetch(places), inputs, trained)
+
+    def work(self, batch: Batch, prepared: NodeSample) -> tuple[int, int]:
+        return super().work(prepared.trained or batch, prepared)
 
     def error(self, scores: Tensor, batch: Batch, prepared: NodeSample) -> Tensor:
         return self._loss.of(scores, self._graph.y, prepared.trained or batch)
