@@ -73,6 +73,7 @@ READERS = {
     "shared/record/file_systems.py": KERNEL,
     "shared/record/files.py": "the way itself",
     "shared/record/heartbeats.py": WRITES,
+    "shared/node/guard.py": WRITES,
     "shared/node/idleness.py": KERNEL,
     "shared/node/leftovers.py": KERNEL,
     "shared/record/ownership.py": "the way itself",
