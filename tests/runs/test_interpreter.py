@@ -144,6 +144,7 @@ STARTERS = {"isolated", "with_packages", "of_any_version"}
 ALLOWED = {
     "__init__.py": "what `python -m` sets while it looks for a module",
     "launcher/checks/interpreters.py": "a hint, and options for `of_any_version`",
+    "launcher/config/script_resolution.py": "words of the user's login shell",
     "launcher/containers/build.py": "inside an image that is being built",
     "launcher/containers/enter.py": "words of sh",
     "launcher/emulator/install.py": "what identifies an installation",
