@@ -92,7 +92,7 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
             asked = f"{wanted.resolved.job.name} requests {plural(resources.nodes, 'node')}"
             yield replace(check, message=f"{asked}; {wanted.where} has {configured}, with those that are down or off")
         else:  # the inventory may be out of date; Slurm itself refuses nodes larger than it has
-            hint = check.hint or "find what fits: clusterctl nodes --for JOB"
+            hint = check.hint or "list the nodes: clusterctl nodes"
             yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
     tasks, gpus = resources.tasks_per_node or 1, resources.gpus_per_node or 0
     if 1 < tasks < gpus:  # a single task may be torchrun, which starts a process per GPU

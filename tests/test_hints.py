@@ -1,0 +1,91 @@
+"""Every command in a hint or a suggestion of the source can be typed: it exists, and has the options named.
+
+Found in the source, so that a hint is checked where it is made, whether or not another test provokes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from clusterctl.launcher import cli
+
+SOURCE = Path(cli.__file__).parents[1]
+HOLE = "§"  # in place of a value that is known only when the hint is made
+# What the user must fill in, since nothing typed so far names it. Every other hint works as it is.
+PLACEHOLDERS = {
+    *("submit JOB", "submit JOB --sweep", "alloc JOB", "track RUN", "why RUN", "status --cluster NAME"),
+    *("status SWEEP --metric NAME", "status --watch SWEEP", "nodes --for JOB --set KEY=VALUE"),
+    *("resume --sweep KEY=VALUES", "attach § -- COMMAND", "submit § -- ARGUMENTS", "data prepare § --root DIR§"),
+}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The string literals of a file with their lines, f-strings with `HOLE` for each value; docstrings left out."""
+    tree = ast.parse(path.read_text())
+    described = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in node.values),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (described | parts):
+            yield node.lineno, node.value
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The command lines of clusterctl in a text: words up to the end of the sentence."""
+    for found in re.finditer(r"(?<![\w./-])clusterctl (?P<rest>[a-z-][^\n;`()]*)", text):
+        rest = re.split(r": |, | \.\.\.|\.\.\.| && | or | \||\.$", found["rest"])[0]
+        words = rest.split()
+        if words and words[0] in cli.COMMANDS:
+            yield words
+
+
+FOUND = sorted(
+    {
+        (f"{path.relative_to(SOURCE)}:{line}", " ".join(words))
+        for path in SOURCE.rglob("*.py")
+        for line, text in texts(path)
+        for words in commands_in(text)
+    }
+)
+
+
+def test_the_hints_of_the_source_are_found() -> None:
+    assert len(FOUND) > 100
+    assert any(command.startswith("why ") for _, command in FOUND)
+    assert [*commands_in("use: clusterctl logs 1 -f; or clusterctl why 1")] == [["logs", "1", "-f"], ["why", "1"]]
+
+
+def test_hints_have_placeholders_only_where_nothing_is_known() -> None:
+    assert {command for _, command in FOUND if re.search(r"\b[A-Z]{3,}\b", command)} <= PLACEHOLDERS
+
+
+@pytest.mark.parametrize(("place", "command"), FOUND)
+def test_a_suggested_command_exists_with_its_options(place: str, command: str) -> None:
+    words = command.split()
+    group: click.Command = cli.clusterctl
+    context = click.Context(group, info_name="clusterctl")
+    while words and isinstance(group, click.Group) and words[0] in group.list_commands(context):
+        found = group.get_command(context, words.pop(0))
+        assert found, f"{place}: {command}"
+        group, context = found, click.Context(found, context, info_name=found.name)
+    names = {name for one in group.get_params(context) for name in (*one.opts, *one.secondary_opts)} | {"-h", "--help"}
+    typed = words[: words.index("--")] if "--" in words else words
+    given = [re.split(f"[={HOLE}]", word)[0] for word in typed if re.match(r"--?[a-zA-Z]", word)]
+    unknown = [option for option in given if option not in names]
+    assert not unknown, f"{place}: clusterctl {command}: no such option: {', '.join(unknown)}"
