@@ -74,7 +74,8 @@ def test_a_mistake_is_reported_with_a_hint(folder: Path, capsys, words: list[str
 def test_one_frame_needs_no_terminal(folder: Path, capsys) -> None:
     assert cli.run(["monitor", "--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert RUN in lines[2]
+    assert lines[2].split()[:3] == ["│", "run", "state"]
+    assert RUN in lines[3]
     assert max(map(len, lines)) <= 120
 
 
