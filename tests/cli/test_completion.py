@@ -46,7 +46,7 @@ def runs(fabricate: Callable[..., RunDir], desk: Desk) -> None:
 
 
 def test_commands_and_subcommands() -> None:
-    assert offered("re") == ["report", "resume", "rerun", "release"]
+    assert offered("re") == ["release", "report", "resume", "rerun"]
     assert offered("config s") == ["schema", "show"]
     assert offered("nonsense ") == offered("config nonsense ") == []
 
@@ -227,10 +227,10 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     [
         ("clusterctl su", "clusterctl submit "),
         ("clusterctl status cora-", f"clusterctl status {RUN} "),
-        ("clusterctl submit cora --set train.sch", "clusterctl submit cora --set train.schedule="),
+        ("clusterctl submit cora --set train.pat", "clusterctl submit cora --set train.patience="),
         ("clusterctl submit cora --set train.schedule=cos", "clusterctl submit cora --set train.schedule=cosine "),
-        ("clusterctl submit cora --set train.schedule=", "clusterctl submit cora --set train.schedule=co"),
-        ("clusterctl submit cora --set 'train.sch", "clusterctl submit cora --set 'train.schedule='"),
+        ("clusterctl submit cora --set train.schedule=c", "clusterctl submit cora --set train.schedule=co"),
+        ("clusterctl submit cora --set 'train.pat", "clusterctl submit cora --set 'train.patience='"),
         ("clusterctl submit --cluster=loc", "clusterctl submit --cluster=local "),
         ("clusterctl submit -- python tra", "clusterctl submit -- python train.py "),
         ("true && clusterctl why @l", "true && clusterctl why @last "),
@@ -249,7 +249,7 @@ def test_a_shell_completes_the_line(shell: Shell, desk: Desk, typed: str, comple
     [
         ("clusterctl su", ["submit\t"]),
         ("clusterctl status cora-", [RUN]),
-        ("clusterctl submit cora --set train.sch", ["train.schedule=\t"]),
+        ("clusterctl submit cora --set train.pat", ["train.patience=\t"]),
         ("clusterctl submit cora --set train.schedule=c", ["train.schedule=constant", "train.schedule=cosine"]),
         ("clusterctl submit -- python tra", ["train.py"]),
         ("clusterctl why no", []),

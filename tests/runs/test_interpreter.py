@@ -153,6 +153,7 @@ ALLOWED = {
     "launcher/submission/git.py": "options of git",
     "launcher/submission/plan.py": "a program started by its path, with -E",
     "launcher/remote/install.py": "imports nothing of clusterctl, and uses -I",
+    "shared/node/launch_command.py": "options of the users' launchers",
     "shared/record/interpreter.py": "these functions",
 }
 

@@ -340,8 +340,8 @@ class NodeClassificationTrain(Learning, LoopTrain):
     """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
     batch: Annotated[str, OneOf(("sampled", "clusters", "graph"))] = "sampled"
-    """Whether a step trains on sampled neighbourhoods of a batch, on a subgraph of clusters for each rank
-    (Cluster-GCN), or on the whole graph, once in an epoch and on one rank."""
+    """What a step trains on: sampled neighbourhoods, a subgraph of clusters for each rank (Cluster-GCN), or the whole
+    graph on one rank."""
     clusters: Count = 100
     """With batch "clusters": parts into which the graph is divided, with few edges between them."""
     clusters_per_subgraph: Count = 10
