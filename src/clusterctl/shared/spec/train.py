@@ -442,8 +442,8 @@ class GraphClassificationTrain(Learning, LoopTrain):
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("auto", "degree", "ones", "given"))] = "auto"
-    """Node features: one-hot degree, a constant, or those of the data set; "auto": those of the data for your own model,
-    if any, else the degree."""
+    """Node features: one-hot degree, a constant, or those of the data set; "auto": those of the data for your own
+    model, if any, else the degree."""
     layers: Count = 2
     """Number of graph convolutions."""
     hidden_channels: Count = 64
