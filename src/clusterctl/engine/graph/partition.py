@@ -27,7 +27,7 @@ def parts(indptr: Tensor, indices: Tensor, number: int, *, recursive: bool = Fal
     sources = indices.to(torch.int64)
     between = sources != targets
     sources, targets = sources[between], targets[between]
-    both = torch.cat([targets * nodes + sources, sources * nodes + targets]).unique()
+    both = torch.unique(torch.cat([targets * nodes + sources, sources * nodes + targets]))
     offsets = torch.searchsorted(both, torch.arange(nodes + 1) * nodes)
     neighbors = pymetis.CSRAdjacency(adj_starts=offsets.numpy(), adjacent=(both % nodes).numpy())
     _, found = pymetis.part_graph(number, neighbors, recursive=recursive, options=pymetis.Options(seed=0))
