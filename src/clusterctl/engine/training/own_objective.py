@@ -49,7 +49,13 @@ class Sample:
 
     fetch: Fetch[Tensor]
     hops: list[Any]  # Hop or Subgraph
-    trained: Batch | None = None  # the nodes whose outputs these are, if they are not those of the plan's batch
+
+
+@dataclass(frozen=True)
+class NodeSample(Sample):
+    """A sample for the outputs of nodes."""
+
+    trained: Batch | None  # these nodes, if they are not the seeds of the plan's batch
 
 
 S = TypeVar("S", bound=Sample)
@@ -68,7 +74,7 @@ class OwnSampled(Objective[S]):
         return self._own.outputs(prepared.hops, gathered)
 
     def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
-        return (prepared.trained or batch).total, sum(hop.edge_index.size(1) for hop in prepared.hops)
+        return batch.total, sum(hop.edge_index.size(1) for hop in prepared.hops)
 
     def where_it_breaks(self, prepared: S, gathered: Tensor) -> str:
         with self._precision.autocast(gathered.device):
@@ -118,7 +124,9 @@ class _ByGraph:
         if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
             hint = "use one rank, or leave train.batch out"
             raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
-        self.clusters = clusters and ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
+        self.clusters: ClusterSampler | None = None
+        if clusters is not None:
+            self.clusters = ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
         self._is_trained = torch.zeros_like(graph.indptr[1:], dtype=torch.bool)
         self._is_trained[graph.train] = True
         if train.sampler:
@@ -158,7 +166,7 @@ class _ByGraph:
         return replace(graph, wanted=wanted), trained
 
 
-class OwnNodeClassification(OwnSampled[Sample]):
+class OwnNodeClassification(OwnSampled[NodeSample]):
     """Trains the model `train.model` to classify nodes."""
 
     unit = "nodes"
@@ -216,12 +224,15 @@ class OwnNodeClassification(OwnSampled[Sample]):
     def _subgraphs(self) -> ClusterSampler | None:
         return self._form.clusters if isinstance(self._form, _ByGraph) else None
 
-    def prepare(self, batch: Batch) -> Sample:
+    def prepare(self, batch: Batch) -> NodeSample:
         """The sampled neighbourhood."""
         places, inputs, trained = self._form.sample(batch)
-        return Sample(self._features.fetch(places), inputs, trained)
+        return NodeSample(self._features.fetch(places), inputs, trained)
 
-    def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:
+    def work(self, batch: Batch, prepared: NodeSample) -> tuple[int, int]:
+        return super().work(prepared.trained or batch, prepared)
+
+    def error(self, scores: Tensor, batch: Batch, prepared: NodeSample) -> Tensor:
         return self._loss.of(scores, self._graph.y, prepared.trained or batch)
 
     @torch.no_grad()
