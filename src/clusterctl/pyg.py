@@ -4,7 +4,7 @@
 
 The arguments and the batches are PyG's. Samples depend on torch's seed, the epoch and the loader's inputs, not on the
 number of workers. The old NeighborSampler, the samplers alone, and ClusterData, partitioned by pymetis, are here too.
-`dropout` and `Dropout` replace torch's in models of workload "node-classification".
+`dropout` and `Dropout` replace torch's in models of your own.
 """
 
 from __future__ import annotations

@@ -77,3 +77,20 @@ def test_a_programs_own_metrics_follow_the_known_ones(fabricate) -> None:
     lines = [line, line | {"step": 2, "time": 2.0, "seconds": 0.5}]
     run = fabricate(files={"attempts/0/metrics.jsonl": lines})
     assert titles(History(run)) == ["loss", "samples per second", "lr", "train accuracy"]
+
+
+def test_an_error_beyond_one_is_drawn_beside_the_loss_and_the_lowest_is_the_best(fabricate) -> None:
+    files = taobao_files()
+    for line in files["attempts/0/metrics.jsonl"]:
+        if (auc := line.pop("val_auc", None)) is not None:
+            line |= {"val_rmse": 120 * (1.1 - auc), "train_rmse": 100 * (1.1 - auc), "val_extra": 1.0}
+        if line.pop("test_auc", None) is not None:
+            line["test_rmse"] = 23.4567
+    run = fabricate(files=files)
+    history = History(run)
+    assert titles(history)[:2] == ["loss", "val rmse"]
+    drawn = {curve.title: curve for curve in drawn_curves(history)}
+    assert drawn["val rmse"].best == min(point.low for point in drawn["val rmse"].curve.points()) > 20
+    text = page(examine(run, run.path))
+    assert "<dt>test rmse</dt><dd>23.4567</dd>" in text
+    assert "<dt>val rmse</dt><dd>22.2" in text

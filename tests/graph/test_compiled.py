@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.labor import max_duplicates, sample_labor
 from clusterctl.engine.graph.neighbors import renumbered, sample_neighbors
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.graph.subgraphs import SubgraphSampler
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
-from clusterctl.engine.graph.compiled import Renumbering, sample_neighbors_compiled
+from clusterctl.engine.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
 
 MakeGraph = Callable[..., Graph]
 NODES = 60
@@ -59,3 +61,38 @@ def test_large_graphs_use_the_compiled_loops_with_the_same_blocks(
     for ours, theirs in zip(sampler.sample(graph.train, 1, 2), plain, strict=True):
         for name in ("nodes", "offsets", "neighbors", "columns"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.parametrize("count", [-1, 0, 4])
+def test_the_places_of_sampled_edges_are_those_of_the_sampled_neighbours(random_graph: MakeGraph, count: int) -> None:
+    graph, key = random_graph(edges=3000), 77
+    twice = max_duplicates(graph)
+    for replace in (False, True):
+        offsets, neighbors = sample_neighbors(graph, graph.train, count, key, replace=replace)
+        for sample in (sample_neighbors, sample_neighbors_compiled):
+            bounds, places = sample(graph, graph.train, count, key, replace=replace, places=True)
+            assert torch.equal(bounds, offsets)
+            assert torch.equal(graph.indices[places], neighbors)
+    offsets, neighbors = sample_labor(graph, graph.train, count, key, twice)
+    found = [
+        sample(graph, graph.train, count, key, twice, places=True) for sample in (sample_labor, sample_labor_compiled)
+    ]
+    for bounds, places in found:
+        assert places.dtype == torch.int64
+        assert torch.equal(bounds, offsets)
+        assert torch.equal(graph.indices[places].sort().values, neighbors.sort().values)
+    targets = torch.searchsorted(graph.indptr, found[0][1], right=True) - 1
+    assert torch.equal(targets, graph.train.repeat_interleave(offsets.diff()))
+
+
+@pytest.mark.parametrize("labor", [False, True])
+def test_large_graphs_give_the_same_trees(
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, labor: bool
+) -> None:
+    graph = random_graph(edges=3000)
+    plain = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True).sample(graph.train, 1, 2)
+    monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
+    fast = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True).sample(graph.train, 1, 2)
+    for name in ("places", "edge_index", "edges"):
+        assert torch.equal(getattr(fast, name), getattr(plain, name))
+    assert (fast.rows_by_depth, fast.edges_by_depth) == (plain.rows_by_depth, plain.edges_by_depth)

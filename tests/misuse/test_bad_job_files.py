@@ -341,3 +341,44 @@ SECRET_URL = "https://hooks.example.org/T0K3N"
 def test_a_bad_notify_table(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
     assert "T0K3N" not in "".join(desk.type("submit ./job.toml")[1:])
+
+
+NODES = 'workload = "node-classification"\n'
+
+
+def of_nodes(what: str, text: str, expected: str) -> Mistake:
+    return Mistake(what=what, job=NODES + text, code=CONFIG, expected=expected, hint="config keys")
+
+
+@rows(
+    of_nodes("PyG's model is misspelt", '[train]\nmodel = "graphsage"', "(did you mean GraphSAGE?)"),
+    of_nodes(
+        "an option of PyG's model is unknown",
+        '[train]\nmodel = "GAT"\n[train.options]\nhead = 2',
+        "train.options.head: unknown key (did you mean heads?)",
+    ),
+    of_nodes(
+        "an option of PyG's model has another type",
+        '[train]\nmodel = "PNA"\n[train.options]\ntowers = "two"',
+        "train.options.towers: expected a whole number",
+    ),
+    of_nodes(
+        "the whole graph is one batch of several ranks",
+        '[resources]\ntasks_per_node = 2\n[train]\nmodel = "GCN"\nbatch = "graph"',
+        'train.batch: "graph" trains on the whole graph in one step, which one rank computes',
+    ),
+    of_nodes(
+        "the whole graph is sampled",
+        '[train]\nmodel = "GCN"\nbatch = "graph"\nfan_out = [3, 3]',
+        'train.fan_out: has no effect with train.batch = "graph"',
+    ),
+    of_nodes(
+        "the whole graph stays on disk",
+        '[data]\ncache = "1G"\n[train]\nmodel = "GCN"\nbatch = "graph"',
+        'data.cache: train.batch = "graph" reads all features in each step',
+    ),
+    of_nodes("a model with layers has hops", '[train]\nmodel = "gat"\nhops = 2', 'train.hops: model "gat" has layers'),
+    of_nodes("the batch is unknown", '[train]\nmodel = "GCN"\nbatch = "whole"', "train.batch: must be one of sampled"),
+)
+def test_a_bad_training_of_nodes(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)

@@ -256,3 +256,19 @@ def test_missing_modules_of_the_code_are_warnings(desk: Desk) -> None:
     desk.write("mine.py", "")
     desk.write("other.py", "")
     assert "warning" not in desk.type("submit ./job.toml --hold --cluster local --set data.load=other:load")[2]
+
+
+def test_a_forward_that_nobody_can_call_is_refused_without_running_it(desk: Desk) -> None:
+    desk.write("job.toml", 'workload = "node-classification"\n[train]\nmodel = "mine:Net"\n')
+    desk.write("other.py", "")
+    words = "submit ./job.toml --hold --cluster local --set data.load=other:load"
+    for arguments, problem in (
+        ("x, adj_t", "forward(x, adj_t): adj_t is not supported"),
+        ("x, edge_index, time", "forward(x, edge_index, time): nobody fills time"),
+    ):
+        desk.write("mine.py", f"raise SystemExit(9)\nclass Net:\n    def forward(self, {arguments}):\n        pass\n")
+        code, out, err = desk.type(words)
+        assert (code, out) == (CONFIG, "")
+        check_message(err, f"train.model = mine:Net: {problem}", "edge_index")
+    desk.write("mine.py", "class Net:\n    def forward(self, x, edge_index, p=0.5):\n        pass\n")
+    assert desk.type(words)[0] == 0

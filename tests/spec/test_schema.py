@@ -11,7 +11,7 @@ import pytest
 from support.json_schema import SCHEMAS, schema, violations
 
 from clusterctl.shared.errors import ClusterctlError
-from clusterctl.shared.spec import WORKLOADS, Cluster, Job, from_record
+from clusterctl.shared.spec import PYG_MODELS, WORKLOADS, Cluster, Job, from_record
 from clusterctl.shared.spec.keys import choices_of, cluster_schema, job_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +140,7 @@ def test_every_key_has_a_description_for_completion() -> None:
     for workload in WORKLOADS.values():
         for name in workload.train.__dataclass_fields__:
             assert offered[name]["description"]
-    assert set(choices_of(offered["model"])) == {"sage", "gcn", "gat", "rgat", "gin", "plain"}
+    assert set(choices_of(offered["model"])) == {"sage", "gcn", "gat", "rgat", "gin", "plain", *PYG_MODELS}
 
     def descriptions(table: dict[str, Any]) -> None:
         for name, entry in table.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tomllib
 import types
@@ -25,6 +26,7 @@ from clusterctl.engine.task.task import Task
 from clusterctl.engine.training import pyg_inference
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own_model import arguments_of
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.training.pyg_model import forward_of
 from clusterctl.engine.workloads.node_classification import graph_of
@@ -418,6 +420,30 @@ def test_a_piece_has_all_edges_of_the_nodes_inside(random_graph: MakeGraph) -> N
     assert piece.edges is not None
     assert sorted(piece.edges.tolist()) == into
     assert torch.equal(piece.places[piece.edge_index], edges[:, piece.edges])
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (lambda in_channels, hidden_channels, out_channels: 0, {"hidden_channels": 8}, ([], (7, 8, 3))),
+        (lambda num_classes, num_features, hidden=4: 0, {}, ([], (3, 7, None))),
+        (lambda features, labels: 0, {}, ([], (7, 3))),
+        (lambda hidden, num_classes: 0, {"hidden": 8}, ([], (8, 3))),
+        (lambda given, wanted, hidden: 0, {"hidden": 8}, ([7, 3], (None, None, 8))),
+        (lambda *sizes: 0, {}, ([7, 3], (None,))),
+        (lambda nfeat, nclass, num_layers: 0, {}, ([], (7, 3, 2))),
+        (lambda nfeat, nclass, num_layers=5: 0, {}, ([], (7, 3, 2))),
+        (lambda nfeat, nclass, num_layers=5: 0, {"num_layers": 4}, ([], (7, 3, 4))),
+        (lambda in_channels, out_channels, **others: 0, {"act": "elu"}, ([], (7, 3, "elu"))),
+    ],
+)
+def test_constructors_get_the_numbers_by_their_usual_names(
+    make: Callable[..., int], options: dict[str, Any], expected: tuple[list[int], tuple[Any, ...]]
+) -> None:
+    positional, keywords = arguments_of(make, "users:Net", {"features": 7, "classes": 3}, options, 2)
+    names = [*inspect.signature(make).parameters]
+    values = tuple(keywords.get("act" if name == "others" else name) for name in names)
+    assert (positional, values) == expected
 
 
 # Mistakes of users, and the place that the message names.

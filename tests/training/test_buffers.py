@@ -108,7 +108,7 @@ class Normal(nn.Module):
 def test_a_training_with_patience_ends_with_the_buffers_of_its_best_epoch_also_in_the_file_of_weights(
     random_graph: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterctl.engine.training.own_objective.built", lambda *_: Normal(7, 3))
+    monkeypatch.setattr("clusterctl.engine.training.own_objective.built", lambda *_, **__: Normal(7, 3))
     train = NodeClassificationTrain(
         model="users:Normal", fan_out=(2,), batch_size=64, epochs=5, patience=2, lr=1e-12, precision="float64"
     )

@@ -161,6 +161,7 @@ def test_a_wrong_loss_of_the_users_is_named_with_its_line(
     ("y", "settings", "problem"),
     [
         (torch.tensor([[0.0], [0.5]]), {"name": "bce_with_logits"}, "y has values other than 0 and 1"),
+        (torch.tensor([0, 1, 2]), {"name": "mse"}, "is for numbers, and y of this data are classes"),
         (torch.tensor([0, 1, 2]), {"class_weights": (1.0, 2.0)}, "has 2 weights, and the data has 3 classes"),
         (torch.zeros(2, 1), {"name": "users:nothing", "metric": "mae"}, "users has no nothing"),
         (torch.zeros(2, 1), {"name": "nowhere:loss", "metric": "mae"}, "there is no module nowhere"),

@@ -29,6 +29,7 @@ from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
 from clusterctl.engine.workloads.graph_classification import recipe
 from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.pyg import dropout
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Data, GraphClassificationTrain, Job
@@ -215,6 +216,36 @@ class Flat(nn.Module):
         return rows
 
 
+class Lazy(Net):
+    """Layers whose sizes the first graphs give, and dropout before and after the readout."""
+
+    def __init__(self, hidden: int = 8) -> None:
+        nn.Module.__init__(self)
+        self.conv = GINConv(nn.LazyLinear(hidden))
+        self.out = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        x = dropout(self.conv(x, edge_index).relu(), 0.5, self.training)
+        rows: Tensor = self.out(dropout(global_add_pool(x, batch), 0.5, self.training))
+        return rows
+
+
+class LazyAside(Lazy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.never = nn.LazyLinear(3)
+
+
+class Normed(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return F.dropout(super().forward(x, edge_index, batch), 0.5, self.training)
+
+
+class Detached(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return super().forward(x, edge_index, batch).detach()
+
+
 MOLECULES: list[PygData] = []
 for number, graph in enumerate(some_graphs()):
     made = torch.Generator().manual_seed(number)
@@ -240,8 +271,8 @@ def test_attributes_come_as_pygs_loader_gives_them(
     together = PygBatch.from_data_list(MOLECULES)
     prepared = ours.prepare(whole_batch())
     for name in ("x", "edge_index", "edge_attr", "batch", "ptr"):
-        assert torch.equal(prepared.given[name], together[name]), name  # edges in the user's order
-    assert prepared.given["pos"].dtype == torch.float64
+        assert torch.equal(prepared.given.named[name], together[name]), name  # edges in the user's order
+    assert prepared.given.named["pos"].dtype == torch.float64
     together.pos, together.u = together.pos.double(), together.u.double()
     expected = Embedding.forward(
         ours.model, together.edge_attr, together.batch, together.x, together.edge_index, together.pos
@@ -255,6 +286,32 @@ def test_arguments_may_have_other_names_or_defaults(lone_task: Task, model: str)
     ours, usual = (objective(lone_task, model=f"users:{name}") for name in (model, "Net"))
     prepared = ours.prepare(whole_batch())
     assert torch.equal(ours.scores(prepared, prepared.given, ()), usual.scores(prepared, prepared.given, ()))
+
+
+def test_lazy_layers_get_their_sizes_and_dropout_by_node_is_the_same_in_any_batch(lone_task: Task) -> None:
+    ours = objective(lone_task, model="users:Lazy", lr=0.1)
+    assert ours.model.out.weight.shape == (3, 8)
+    every, some = torch.arange(40), torch.tensor([7, 3, 21])
+    scores = [
+        ours.scored(prepared, prepared.given, (0, 1, 2))
+        for prepared in (ours.prepare(Batch(1, 2, part, torch.ones(len(part)), 40, every)) for part in (every, some))
+    ]
+    assert torch.allclose(scores[0][some], scores[1], rtol=1e-12, atol=1e-12)
+    other = ours.prepare(whole_batch())
+    assert not torch.allclose(scores[0], ours.scored(other, other.given, (0, 1, 3)))
+
+
+@pytest.mark.parametrize(("model", "said"), [("Lazy", False), ("Normed", True), ("Net", False)])
+def test_what_depends_on_the_number_of_ranks_is_said(
+    lone_task: Task, capsys: pytest.CaptureFixture[str], model: str, said: bool
+) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    ours = objective(lone_task, model=f"users:{model}")
+    assert ("a forward draws random numbers" in capsys.readouterr().out) == said
+    assert ours.model.training
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_features_are_those_of_the_data_unless_another_kind_is_set(lone_task: Task) -> None:
@@ -368,9 +425,11 @@ def test_what_is_no_list_of_graphs_is_refused(result: Any, words: str) -> None:
         ("users:Starred", ["forward(*everything): it is unknown what *everything takes"]),
         ("users:Charged", ["the graphs have no charge"]),
         ("users:Pair", ["forward gives tuple"]),
+        ("users:Detached", ["forward gives scores without a gradient"]),
+        ("users:LazyAside", ["lazy layers", "never.weight"]),
         ("users:Embedding", ["the graphs have no edge_attr, pos"]),
-        ("users:Nodewise", ["forward gives a tensor [180, 3]", "[graphs, classes] = [40, 3]"]),
-        ("users:Broken", ["forward fails on x [180, 5], 280 edges, 40 graphs"]),
+        ("users:Nodewise", ["forward gives a tensor [", "[graphs, classes] = [8, 3]"]),
+        ("users:Broken", ["forward fails on x [", ", 5], 56 edges, 8 graphs: ", "test_own_graph_model.py, line"]),
         ("users:Endless", ["the loss is not finite: forward of users:Endless"]),
         ("users:Nett", ["users has no Nett"]),
     ],

@@ -464,10 +464,11 @@ def test_what_is_no_split_graph_is_refused(result: Any, words: str) -> None:
         ("WideDecoder", {}, r"decode gives a tensor \[32, 8\]"),
         ("BrokenDecoder", {}, r"decode fails on 32 pairs, rows .*test_own_link_model.py, line"),
         ("Labelled", {}, "encode.* edge_label"),
+        ("Pygs", {"metric": "hits@5000"}, "train.metric = hits@5000, but val has [0-9]+ pairs without an edge"),
         ("Pygs", {"negatives": 0}, "train.negatives = 0, and the data has no pairs"),
     ],
 )
-def test_a_wrong_decoder_is_reported(
+def test_a_wrong_model_or_setting_is_reported(
     graph: LinkGraph, lone_task: Task, model: str, options: dict[str, Any], words: str
 ) -> None:
     def step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +82,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one-hot labels": ({"y": torch.eye(NODES)[:, :3]}, "y has shape .* several labels"),
     "too few labels": ({"y": torch.zeros(3)}, r"y has shape \[3\]"),
     "identifiers as labels": ({"y": torch.arange(NODES) * 1000}, "y has classes up to 19000"),
-    "no class": ({"y": torch.full((NODES,), -1)}, "without a label"),
+    "no class": ({"y": torch.full((NODES,), -1)}, "without a label|no class from 0 on"),
     "no class for a node to train on": ({"y": torch.arange(NODES) % 3 - 1}, "train_mask are without a label"),
     "NaN as a label": ({"y": torch.where(MASK, NAN, 1.0)}, "10 nodes in train_mask are without a label"),
     "indices as a mask": ({"train_mask": SPLIT}, "train_mask is a list of numbers"),
@@ -133,18 +134,60 @@ def test_data_that_cannot_be_meant_is_refused_with_the_attribute_and_a_way_out(w
         assert refused.value.hint
 
 
+FLOATS = torch.randn(NODES, generator=torch.Generator().manual_seed(1))
+ANSWERS: dict[str, tuple[str, Tensor, Any, int]] = {
+    "a number each": ("numbers", FLOATS, FLOATS[:, None], 1),
+    "several numbers each, in double precision": ("numbers", FLOATS.double().view(-1, 1).repeat(1, 4), ..., 4),
+    "labels": ("numbers", MASK[:, None].repeat(1, 2), MASK[:, None].repeat(1, 2).float(), 2),
+    "some unknown": ("numbers", torch.where(MASK, FLOATS, NAN), torch.where(MASK, FLOATS, NAN)[:, None], 1),
+    "classes for a loss of one's own": ("either", torch.arange(NODES) % 3, ..., 3),
+    "numbers for a loss of one's own": ("either", torch.zeros(NODES), torch.zeros(NODES, 1), 1),
+    "whole numbers, several each": ("either", torch.ones(NODES, 2).long(), torch.ones(NODES, 2), 2),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_the_loss_decides_how_the_answers_are_read(what: str) -> None:
+    kind, given, expected, outputs = ANSWERS[what]
+    masks = {"val_mask": MASK & False, "test_mask": MASK & False} if "unknown" in what else {}
+    graph = graph_of(some_data(y=given, **masks), "my:load", None, kind)
+    expected = given if expected is ... else expected
+    torch.testing.assert_close(graph.y, expected, rtol=0, atol=0, equal_nan=True)
+    assert graph.num_classes == outputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "y", "words"),
+    [
+        ("classes", FLOATS, "which are no classes.* train.loss"),
+        ("classes", torch.ones(NODES, 2), "several labels for each node.* train.loss"),
+        ("numbers", torch.ones(NODES, 2, 2), r"y has shape \[20, 2, 2\], not \[20\] or \[20, outputs\]"),
+        ("numbers", torch.ones(NODES - 1), r"y has shape \[19, 1\], not \[20\] or"),
+        ("numbers", torch.ones(NODES, 0), r"y has shape \[20, 0\]"),
+        ("numbers", FLOATS / 0, "y is infinite"),
+        ("numbers", FLOATS + 1j, "y is complex"),
+        ("numbers", torch.where(MASK, NAN, FLOATS), "y is NaN for all nodes in train_mask"),
+        ("either", None, "it has no y"),
+    ],
+)
+def test_answers_that_cannot_be_meant_are_refused(kind: str, y: Tensor | None, words: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        graph_of(some_data(y=y), "my:load", None, kind)
+    assert re.search(words, f"{caught.value} {caught.value.hint}"), caught.value
+
+
 def test_nodes_without_a_label_may_be_outside_of_all_splits() -> None:
     for unknown in (-1.0, NAN):
         y = torch.where(some_data().test_mask, unknown, torch.arange(NODES) % 2.0)
         graph = graph_of(some_data(y=y, test_mask=torch.zeros(NODES, dtype=torch.bool)), "my:load", notes := [])
         assert graph.num_classes == 2
-        assert notes == ["test_mask choose no node, so there is no accuracy of them"]
+        assert notes == ["test_mask choose no node, so there is no score of them"]
 
 
 def test_what_is_not_used_is_named() -> None:
     more = {"edge_attr": torch.ones(200, 2), "pos": torch.ones(NODES, 2), "edge_weight": torch.ones(200)}
     graph_of(some_data(**more), "my:load", notes := [])
-    assert notes == ["edge_attr, edge_weight, pos are not used"]
+    assert notes == ["pos is not used"]
     loops = torch.cat([EDGES[:, EDGES[0] != EDGES[1]], torch.zeros(2, 3, dtype=torch.int64)], 1)
     link_graph(some_data(edge_index=loops), "my:load", notes := [])
     assert notes == ["test_mask, train_mask, val_mask, y are not used", "3 self loops in edge_index are not used"]
@@ -154,6 +197,34 @@ def test_what_is_not_used_is_named() -> None:
     assert notes == ["paper, cites, paper: edge_attr is not used", "paper: year is not used"]
     collection_of(some_graphs(smiles="CCO", cut_index=torch.ones(2)), "my:load", notes := [])
     assert notes == ["cut_index, smiles are not used"]
+
+
+def test_attributes_of_edges_follow_their_edges() -> None:
+    numbers = torch.arange(200.0)
+    graph = graph_of(some_data(edge_weight=numbers[:, None], edge_attr=torch.stack([numbers, -numbers], 1)), "my:load")
+    targets = torch.arange(NODES).repeat_interleave(graph.degree)
+    assert graph.edge_weight is not None
+    assert torch.equal(torch.stack([graph.indices.long(), targets]), EDGES[:, graph.edge_weight.long()])
+    assert graph.edge_attr is not None
+    assert torch.equal(graph.edge_attr, torch.stack([graph.edge_weight, -graph.edge_weight], 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"edge_attr": torch.ones(199)}, "edge_attr is not used: it has shape [199], and there are 200 edges"),
+        ({"edge_weight": torch.ones(200, 2)}, "edge_weight is not used: it has shape [200, 2]"),
+        ({"edge_attr": torch.full((200,), NAN)}, "edge_attr is not used: it has NaN or infinity"),
+        ({"edge_attr": ["a"] * 200}, "edge_attr is not used: it is list"),
+        ({"edge_attr": torch.ones(200, 2, 2)}, "edge_attr is not used: it has shape [200, 2, 2]"),
+    ],
+)
+def test_attributes_of_edges_that_cannot_be_used_are_named(changes: dict[str, Any], note: str) -> None:
+    graph = graph_of(some_data(**changes), "my:load", notes := [])
+    assert graph.edge_attr is None
+    assert graph.edge_weight is None
+    assert len(notes) == 1
+    assert notes[0].startswith(note)
 
 
 def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
@@ -304,6 +375,12 @@ def test_a_change_in_the_loader_or_in_a_module_that_it_imports_is_noticed(projec
     with (project / "code" / file).open("a") as changed:
         changed.write("# changed\n")
     assert folder_of(project) != before
+
+
+def test_data_is_prepared_anew_for_answers_of_another_kind(project: Path) -> None:
+    data = spec.Data(load="loader:load", root=str(project / "root"))
+    folders = {own_recipe(data, graph_of, **reading).folder for reading in ({}, {"answers": "numbers"}, {})}
+    assert len(folders) == 2
 
 
 def test_a_change_anywhere_below_the_root_is_noticed(project: Path) -> None:

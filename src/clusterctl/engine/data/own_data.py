@@ -204,8 +204,8 @@ class Given:
             self.notes.append(f"{where}{attribute} is not used: {problem}")
         return None if problem else value
 
-    def answers(self, store: Any, nodes: int, kind: str, where: str = "") -> tuple[Tensor, int]:
-        """`y` of each node, and the number of the model's outputs.
+    def answers(self, store: Any, nodes: int, kind: str, where: str = "") -> Tensor:
+        """`y` of each node.
 
         Of the kind "classes": classes, as in `labels`; "numbers": float [nodes, outputs]; "either": classes if they are
         one whole number for each node.
@@ -214,11 +214,11 @@ class Given:
             y = self.tensor(store, "y", where)
             is_whole = not y.is_floating_point() and not y.is_complex() and y.dtype != torch.bool
             kind = "classes" if is_whole and y.numel() == nodes else "numbers"
-        if kind == "classes":
-            labels = self.labels(store, nodes, where)
-            return labels, self.number_of_classes(labels)
-        y = self.numbers(store, nodes, where)
-        return y, y.size(1)
+        return self.labels(store, nodes, where) if kind == "classes" else self.numbers(store, nodes, where)
+
+    def outputs(self, answers: Tensor) -> int:
+        """How many outputs a model has for these `answers`."""
+        return answers.size(1) if answers.is_floating_point() else self.number_of_classes(answers)
 
     def numbers(self, store: Any, rows: int, where: str = "") -> Tensor:
         """The numbers `y`, float [rows, outputs]; NaN where there is none."""

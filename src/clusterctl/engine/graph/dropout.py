@@ -3,7 +3,8 @@
     from clusterctl.pyg import dropout      # instead of torch.nn.functional.dropout
     from clusterctl.pyg import Dropout      # instead of torch.nn.Dropout
 
-The mask of a row depends on the step, the row's (node, depth), and how many such calls came before in the forward.
+The mask of a row depends on the step, the row's (node, depth), and how many such calls came before in the forward. In
+models of whole graphs, it depends on the node, or on the graph after the nodes are read out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ class _Rows:
 
     keys: Tensor  # int64 [rows]: one for each (node, depth)
     randomness: tuple[int, ...]
+    of_graphs: Tensor | None = None  # int64 [graphs]: one for each graph of a batch, after its nodes are read out
     calls: int = 0
+
+    def keys_of(self, count: int) -> Tensor | None:
+        """Those of an input with so many rows; None if it has other rows."""
+        if self.of_graphs is None:
+            return self.keys[:count] if count <= len(self.keys) else None
+        return next((keys for keys in (self.keys, self.of_graphs) if len(keys) == count), None)
 
 
 _running: list[_Rows] = []
@@ -54,18 +62,29 @@ def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
         _running.pop()
 
 
+@contextmanager
+def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...]) -> Iterator[None]:
+    """Within this context, `dropout` masks the rows of a batch by node or by graph, which have these int64 numbers."""
+    _running.append(_Rows(nodes, randomness, graphs))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002 - torch's names
     """Like `torch.nn.functional.dropout`; in a training step of clusterctl, rows are masked by node.
 
-    `input` has a row for each row of `x`, or for the first ones. Any other input, and one outside of a step, gets
-    torch's own dropout. `inplace` is ignored in a step.
+    `input` has a row for each row of `x`, or for the first ones, or one for each graph of a batch of graphs. Any other
+    input, and one outside of a step, gets torch's own dropout. `inplace` is ignored in a step.
     """
     rows = _running[-1] if _running else None
-    if rows is None or not training or not p or input.dim() < 2 or len(input) > len(rows.keys):
+    keys = rows.keys_of(len(input)) if rows and input.dim() > 1 else None
+    if rows is None or keys is None or not training or not p:
         return F.dropout(input, p, training, inplace)
     rows.calls += 1
     key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)
-    return keyed_dropout(input.flatten(1), rows.keys[: len(input)], p, key).view_as(input)
+    return keyed_dropout(input.flatten(1), keys, p, key).view_as(input)
 
 
 class Dropout(nn.Module):

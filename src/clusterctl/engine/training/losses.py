@@ -42,12 +42,19 @@ class Loss:
         if train.loss == "bce_with_logits" and not bool(((y == 0) | (y == 1) | y.isnan()).all()):
             hint = 'give 0, 1, or NaN where it is unknown, or choose another train.loss, such as "mse"'
             raise TaskError("y has values other than 0 and 1, which bce_with_logits needs", hint, Cause.DATA)
+        if train.loss in _OF_NUMBERS and not y.is_floating_point():  # torchrun skips the checks of `submit`
+            hint = "load data of your own with data.load, or leave train.loss out"
+            raise TaskError(
+                f"train.loss = {train.loss} is for numbers, and y of this data are classes", hint, Cause.DATA
+            )
         self._has_missing = y.is_floating_point() and bool(y.isnan().any())
         self._weights = _class_weights(train.class_weights, y[training], classes)
 
     def of(self, scores: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """This rank's part of the mean loss of a step, from the scores of `batch.seeds` and all answers `y`."""
-        return self(scores, y[batch.seeds], batch.weights, self.total(y[batch.everyone]))
+        counts = self._has_missing or self._weights is not None  # otherwise only the number of examples matters
+        of_all = y[batch.everyone] if counts else y[: batch.total]
+        return self(scores, y[batch.seeds], batch.weights, self.total(of_all))
 
     def total(self, y: Tensor) -> Tensor | int:
         """What the sum over the examples of all ranks is divided by, from their answers: all that a step has."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import moved
+from clusterctl.engine.graph.dropout import graphs_of_a_step
 from clusterctl.engine.training.graph_objective import GraphClassification, Graphs, features_of
-from clusterctl.engine.training.own_model import OwnTraining, built, described
-from clusterctl.engine.training.pyg_model import forward_of
+from clusterctl.engine.training.own_model import OwnTraining, built, check_not_lazy, described
+from clusterctl.engine.training.pyg_model import forward_of, print_what_varies, undisturbed
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -24,6 +28,15 @@ if TYPE_CHECKING:
 
 _ALWAYS = ("x", "edge_index", "batch", "ptr", "batch_size", "num_graphs")
 _USUAL = ("x", "edge_index", "batch")
+_TRIED_GRAPHS = 8  # of the forward before the training
+
+
+class Arguments(NamedTuple):
+    """What a user's model gets, by name; and the int64 numbers of the nodes and graphs."""
+
+    named: dict[str, Any]
+    nodes: Tensor
+    graphs: Tensor
 
 
 class OwnGraphClassification(GraphClassification):
@@ -33,13 +46,14 @@ class OwnGraphClassification(GraphClassification):
 
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int = 0) -> None:
         super().__init__(collection, train, task, fold)
-        self.own_training = OwnTraining(self.model, train.model, task)
         of_data = {"nodes": collection.of_nodes, "edges": collection.of_edges, "graphs": collection.of_graphs}
         self._call = GraphCall(self.model, train.model, [name for level in of_data.values() for name in level])
         self._attributes = {
             level: {name: values for name, values in attributes.items() if self._call.takes(name)}
             for level, attributes in of_data.items()
         }
+        self._begin(quiet=task.place.rank > 0 or fold > 0)
+        self.own_training = OwnTraining(self.model, train.model, task)
         if task.place.rank == 0 and fold == 0:
             if self._call.unused:
                 print(
@@ -55,17 +69,31 @@ class OwnGraphClassification(GraphClassification):
             kind = "given" if self._graphs.x.size(1) else "degree"
         self._x = features_of(self._graphs, kind)
         sizes = {"features": self._x.size(1), "classes": self._outputs}
-        return built(train.model, sizes, train.options)
+        return built(train.model, sizes, train.options, lazy=True)
 
-    def scores(self, prepared: Graphs, gathered: Any, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
-        arguments, keywords = self._call.arguments(gathered)
+    def _begin(self, *, quiet: bool) -> None:
+        """Give lazy layers their sizes; unless `quiet`, print what depends on the number of ranks. Raises TaskError."""
+        tried = self._cut(self.seeds[:_TRIED_GRAPHS], torch.ones(min(_TRIED_GRAPHS, self.seeds.numel())))
+        with torch.no_grad():
+            with undisturbed(self.model, self._device):
+                self.scored(tried, tried.given, ())
+            check_not_lazy(self.model, self._name, "give their sizes: the first forward did not use them")
+            if not quiet:
+                forward = partial(self.scored, tried, tried.given, (0, 0, 0))
+                print_what_varies(self.model, self._name, self._device, forward)
+
+    def scores(self, prepared: Graphs, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        named, nodes, numbers = gathered
+        arguments, keywords = self._call.arguments(named)
         graphs = prepared.y.size(0)
         try:
-            scores: Tensor = self.model(*arguments, **keywords)
+            with graphs_of_a_step(nodes, numbers, randomness) if randomness else nullcontext():
+                scores: Tensor = self.model(*arguments, **keywords)
         except Exception as error:
-            shapes = f"x {[*gathered['x'].shape]}, {prepared.edges} edges, {graphs} graphs"
+            x = named["x"]
+            shapes = f"x {[*x.shape]}, {prepared.edges} edges, {graphs} graphs"
             message = f"{self._name}: forward fails on {shapes}: {described(error)}"
-            is_type = not gathered["x"].is_floating_point() and "dtype" in str(error)
+            is_type = not x.is_floating_point() and "dtype" in str(error)
             hint = "x holds whole numbers: embed them, or give data.x.float() where the data is loaded"
             raise TaskError(message, hint if is_type else "", Cause.USER) from error
         if isinstance(scores, Tensor) and self._outputs == 1 and scores.numel() == graphs:
@@ -76,10 +104,15 @@ class OwnGraphClassification(GraphClassification):
             what = f"[graphs, {'classes' if self.classes else 'outputs'}] = {[*wanted]}"
             message = f"{self._name}: forward gives {given}, where {what} is wanted"
             raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
+        if torch.is_grad_enabled() and self.model.training and not scores.requires_grad:
+            hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
+            raise TaskError(f"{self._name}: forward gives scores without a gradient", hint, Cause.USER)
         return scores
 
     def where_it_breaks(self, prepared: Graphs, gathered: Any) -> str:  # noqa: ARG002 - of the base class
-        """The part of the model that gives NaN or infinity. The data has none: that is checked when it is loaded."""
+        """The part of the model that gives NaN or infinity; empty if it is the data."""
+        if not gathered.named["x"].isfinite().all():
+            return ""
         broken = (name for name, parameter in self.model.named_parameters() if not parameter.isfinite().all())
         return next((f"the parameter {name}" for name in broken), "forward")
 
@@ -94,13 +127,14 @@ class OwnGraphClassification(GraphClassification):
         for level, attributes in self._attributes.items():
             numbers = getattr(batch, level)
             given |= {name: values.index_select(0, numbers) for name, values in attributes.items()}
-        y, weights, *values = moved((self._graphs.y[graphs], weights, *given.values()), self._device)
+        rest = (batch.nodes, graphs, *given.values())
+        y, weights, nodes, numbers, *values = moved((self._graphs.y[graphs], weights, *rest), self._device)
         weight = self._precision.weights
         values = [value.to(weight) if value.is_floating_point() else value for value in values]
         named: dict[str, Any] = dict(zip(given, values, strict=True)) | dict.fromkeys(
             ("batch_size", "num_graphs"), graphs.numel()
         )
-        return Graphs(named, batch.nodes.numel(), batch.edges.numel(), y, weights)
+        return Graphs(Arguments(named, nodes, numbers), nodes.numel(), batch.edges.numel(), y, weights)
 
 
 class GraphCall:

@@ -71,6 +71,12 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         if train.negatives == 0 and (graph.train_negatives is None or not graph.train_negatives.numel()):
             message = "train.negatives = 0, and the data has no pairs without an edge to train on"
             raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
+        for which in ("val", "test") if train.metric.startswith("hits@") else ():
+            if (count := getattr(graph, f"{which}_negatives").size(1)) < int(train.metric.removeprefix("hits@")):
+                message = (
+                    f"train.metric = {train.metric}, but {which} has {count} pairs without an edge: all would be hits"
+                )
+                raise TaskError(message, "choose a smaller number, or give more pairs with edge_label 0", Cause.USER)
         model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
@@ -78,9 +84,10 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
         self._negatives, self._known = train.negatives, without_edge(self._graph)
-        self.classes = 2 if train.loss == "bce_with_logits" else 0  # a pair with an edge, and one without
         self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
         self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
+        is_balanced = train.negatives == 1 and train.loss == "bce_with_logits"  # what a random guess scores is known
+        self.classes = 2 if is_balanced and self._is_auc else 0
         self._decoder = Decoder(self.model, train.model)
         self._own = encoder_of(self.model, train.model)
         self._sampler: Any

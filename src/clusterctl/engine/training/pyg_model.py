@@ -17,7 +17,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
@@ -77,27 +77,12 @@ class PygModel(OwnModel):
                     except TaskError:
                         self.trims = False
             if not quiet:
-                self._print_what_varies(sample, x)
+                print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
 
     def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
         """The features of these nodes (int64) as they are stored, in the precision of the weights."""
         weights = next(self.model.parameters())
         return graph.x.index_select(0, places.to(graph.x.device)).to(weights.device, weights.dtype)
-
-    def _print_what_varies(self, sample: Subgraph, x: Tensor) -> None:
-        with _kept(untrained(self.model)):
-            self.model.train()
-            before = _generator_state(x.device)
-            self.outputs([sample], x.clone())
-            draws = not torch.equal(before, _generator_state(x.device))
-        norms = [name for name, part in self.model.named_modules() if isinstance(part, _BatchNorm) and part.training]
-        if norms:
-            print(
-                f"{self.name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number"
-            )
-        if draws:
-            what = f"{self.name}: {self.method} draws random numbers, such as for dropout, so training depends on"
-            print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
 
     def outputs(self, hops: Sequence[Subgraph], x: Tensor) -> Tensor:  # type: ignore[override]
         """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
@@ -167,6 +152,23 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     finally:
         for part, was in training.items():
             part.training = was
+
+
+def print_what_varies(model: nn.Module, name: str, device: torch.device, forward: Callable[[], object]) -> None:
+    """Print what keeps training from being the same on any number of ranks, from one `forward`; leaves no traces."""
+    with undisturbed(model, device), _kept(untrained(model)):
+        model.train()
+        before = _generator_state(device)
+        forward()
+        draws = not torch.equal(before, _generator_state(device))
+        norms = [
+            part_name for part_name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
+        ]
+    if norms:
+        print(f"{name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number")
+    if draws:
+        what = f"{name}: a forward draws random numbers, such as for dropout, so training depends on"
+        print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
 
 
 @contextmanager

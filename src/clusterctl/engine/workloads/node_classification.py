@@ -143,7 +143,7 @@ def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: st
     x = given.features(data)
     nodes = len(x)
     edges = given.edges(data, nodes, nodes)
-    y, outputs = given.answers(data, nodes, answers)
+    y = given.answers(data, nodes, answers)
     masks = given.splits(data, y)
     given.unused([data], ["x", "y", "edge_index", "edge_weight", "edge_attr", *_MASKS])
     indptr, indices, order = compressed_with_order(edges, nodes, shuffled=True)
@@ -154,7 +154,7 @@ def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: st
         x=x,
         y=y,
         **masks,
-        num_classes=outputs,
+        num_classes=given.outputs(y),
         edge_weight=weight if weight is None else weight[order],
         edge_attr=attributes if attributes is None else attributes[order],
     )

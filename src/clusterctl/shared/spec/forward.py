@@ -83,7 +83,7 @@ def in_source(source: str, name: str) -> Forward | None:
     """The `forward` of the class `name` in Python source; None if there is none, or if it has `layer`."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
     if not classes:

@@ -47,8 +47,8 @@ class Data:
     root: Line | None = None
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
-    """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
-    "graph-classification"), or three of these as splits; called with data.root."""
+    """Function of your code, as MODULE:NAME, called with data.root, that returns PyG's Data, HeteroData, or a list of
+    graphs, or three as splits."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
@@ -335,7 +335,7 @@ class NodeClassificationTrain(Learning, LoopTrain):
         ),
     ]
     """"gat" (GATv2), "rgat" (GATv2 for each relation), a class of torch_geometric.nn.models, or your class or function,
-    as MODULE:NAME, called with the numbers of features and classes."""
+    as MODULE:NAME."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: those of the named models, or of your class, as its dataclass `Options` or as
     keyword arguments."""
@@ -349,8 +349,8 @@ class NodeClassificationTrain(Learning, LoopTrain):
     sampler: Annotated[str, Matches(OBJECT, "a module and a class of your code, such as my_code:Sampler")] | None = None
     """Your class, as MODULE:NAME, whose `sample` chooses the nodes and edges around the nodes of a batch."""
     hops: Natural = 0
-    """Evaluates a model with forward(x, edge_index) in pieces of this many hops around its nodes; 0 evaluates the whole
-    graph at once if it fits into memory, otherwise in pieces of as many hops as the outputs depend on."""
+    """Evaluates forward(x, edge_index) in pieces with this many hops; 0: at once if memory suffices, else with as many
+    hops as outputs depend on."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -465,8 +465,8 @@ class GraphClassificationTrain(Learning, LoopTrain):
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("auto", "degree", "ones", "given"))] = "auto"
-    """Node features: one-hot degree, a constant, or those of the data set; "auto" takes those of the data set for your
-    own model, if there are any, and else the degree."""
+    """Node features: one-hot degree, a constant, or those of the data set; "auto": those of the data for your own
+    model, if any, else the degree."""
     layers: Count = 2
     """Number of graph convolutions."""
     hidden_channels: Count = 64

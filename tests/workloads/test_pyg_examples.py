@@ -1,4 +1,4 @@
-"""The examples of whole graphs, links and several graphs in docs/examples/pyg train as they are."""
+"""The examples in docs/examples/pyg train as they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ MAINS: dict[str, Any] = {
     "zinc_gine": (graph_classification, "test_mae"),
     "link_mlp": (link_prediction, "test_hits@20"),
     "ppi_gat": (node_classification, "test_f1_micro"),
+    **dict.fromkeys(
+        (
+            *("appnp", "arxiv_gcn", "gatv2", "gine", "graphconv"),
+            *("pna", "products_sage", "reddit_sage", "sage_jk"),
+        ),
+        (node_classification, "test_accuracy"),
+    ),
 }
+ALWAYS = ("link_mlp", "reddit_sage")
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def joined(lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "link_mlp" else pytest.param(name, marks=pytest.mark.long) for name in MAINS]
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in MAINS]
 )
 def test_an_example_trains_and_is_measured(joined: Task, tmp_path: Path, name: str) -> None:
     record = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())
