@@ -53,9 +53,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class NodeSample(Sample):
-    """A sample of nodes."""
+    """A sample for the outputs of nodes."""
 
-    trained: Batch | None = None  # the nodes whose outputs these are, if they are not those of the plan's batch
+    trained: Batch | None  # these nodes, if they are not the seeds of the plan's batch
 
 
 S = TypeVar("S", bound=Sample)
@@ -124,7 +124,9 @@ class _ByGraph:
         if self._whole and task.place.world_size > 1:  # torchrun skips the checks of `submit`
             hint = "use one rank, or leave train.batch out"
             raise TaskError('train.batch = "graph" trains on one rank', hint, Cause.USER)
-        self.clusters = clusters and ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
+        self.clusters: ClusterSampler | None = None
+        if clusters is not None:
+            self.clusters = ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
         self._is_trained = torch.zeros_like(graph.indptr[1:], dtype=torch.bool)
         self._is_trained[graph.train] = True
         if train.sampler:

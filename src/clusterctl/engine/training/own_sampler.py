@@ -74,12 +74,12 @@ class OwnSampler:
             raise self._wrong(f"gives {name} {shown(value)}", hint)
         if value.dtype not in (torch.int64, torch.int32):
             raise self._wrong(f"gives {name} of type {str(value.dtype).removeprefix('torch.')}", "make it int64")
-        value = value.to(self._graph.indptr.device, torch.int64)
-        if value.numel() and not 0 <= int(value.min()) <= int(value.max()) < below:
+        found: Tensor = value.to(self._graph.indptr.device, torch.int64)
+        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < below:
             among = {"nodes": "nodes of the graph", "edge_index": "rows of nodes", "edges": "places in graph.indices"}
-            what = f"gives {name} from {int(value.min())} to {int(value.max())}"
+            what = f"gives {name} from {int(found.min())} to {int(found.max())}"
             raise self._wrong(what, f"there are {below} {among[name]}, numbered from 0")
-        return value
+        return found
 
     def _wrong(self, what: str, hint: str = "") -> TaskError:
         return TaskError(f"train.sampler = {self._name} {what}", hint, Cause.USER)

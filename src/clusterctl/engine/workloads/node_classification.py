@@ -59,8 +59,8 @@ def main(context: Context) -> None:
         clusters = None
         if train.batch == "clusters":
             clusters = prepared(task, Clusters, clusters_recipe(recipe_of_graph, train.clusters, graph))
-        objective = OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split, clusters=clusters)
-        fit(objective, train, task)
+        own = OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split, clusters=clusters)
+        fit(own, train, task)
 
 
 def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:

@@ -42,6 +42,7 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
         relation = Relation(rows.crow_indices().to(torch.int64), rows.col_indices().to(torch.int64))
 
         def like(offsets: Tensor, sources: Tensor, values: Tensor | None, size: tuple[int, int]) -> Tensor:
+            assert values is not None
             found = torch.sparse_csr_tensor(offsets, sources, values, size)
             return found if layout == torch.sparse_csr else found.to_sparse(layout=layout)
 

@@ -7,6 +7,7 @@ torch-sparse, at most 50 random edges of each target count, for the budgets and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +25,7 @@ from clusterctl.engine.graph.pyg.walk import Edges, TypedGraph
 from clusterctl.engine.graph.pyg.weights import sample_weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch_geometric.sampler import NodeSamplerInput
 
@@ -46,13 +47,14 @@ class PygHgtSampler(BaseSampler):  # type: ignore[misc]
         if not isinstance(data, HeteroData):
             raise NotImplementedError(f"HGTSampler does not support a data object of type {type(data)}.")
         self.node_types, self.edge_types = data.metadata()
-        if not hasattr(num_samples, "keys"):
-            num_samples = dict.fromkeys(self.node_types, num_samples)
-        missing = sorted(set(self.node_types) - set(num_samples))
+        by_type: dict[str, Any] = dict(
+            num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(self.node_types, num_samples)
+        )
+        missing = sorted(set(self.node_types) - set(by_type))
         if missing:
             raise ValueError(f"num_samples has no entry for these node types: {', '.join(missing)}")
-        self.num_samples = num_samples
-        self.num_hops = max(map(len, num_samples.values()))
+        self.num_samples = by_type
+        self.num_hops = max(map(len, by_type.values()))
         offsets, sources, self.perm = to_hetero_csc(data, device="cpu", share_memory=share_memory, is_sorted=is_sorted)
         relations = {edge_type: Relation(offsets[edge_type], sources[edge_type]) for edge_type in self.edge_types}
         self._graph = TypedGraph(

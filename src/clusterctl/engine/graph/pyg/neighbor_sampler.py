@@ -15,7 +15,7 @@ from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
 from clusterctl.engine.graph.pyg.relation import Draw, kernels, sample_edges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 class NeighborSampler(DataLoader):  # type: ignore[type-arg]
@@ -47,9 +47,9 @@ class NeighborSampler(DataLoader):  # type: ignore[type-arg]
             node_idx = torch.arange(self._adjacency.num_nodes)
         elif node_idx.dtype == torch.bool:
             node_idx = node_idx.nonzero().view(-1)
-        super().__init__(node_idx.view(-1).tolist(), collate_fn=self.sample, **kwargs)
+        super().__init__(node_idx.view(-1).tolist(), collate_fn=self.sample, **kwargs)  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:
         self._epoch.begin()
         return super().__iter__()
 

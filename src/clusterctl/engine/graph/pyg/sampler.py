@@ -149,7 +149,8 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
             times = None
             if self.is_temporal:
                 times = self._times(self.edge_time if self.node_time is None else self.node_time)
-            relation = Relation(self.colptr, self.row, times, *self._weights(self.edge_weight, self.colptr))
+            weights: Any = self.edge_weight
+            relation = Relation(self.colptr, self.row, times, *self._weights(weights, self.colptr))
             return TypedGraph({_ONLY: int(self.num_nodes)}, {_HOMOGENEOUS: relation}, kernels(self.row.numel()))
         relations = {edge_type: self._relation(edge_type) for edge_type in self.edge_types}
         edges = sum(relation.indices.numel() for relation in relations.values())

@@ -20,8 +20,6 @@ from clusterctl.engine.graph.pyg.adjacency import by_target
 from clusterctl.engine.graph.pyg.epoch_key import EpochKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch_geometric.data import Data
 
     from clusterctl.engine.graph.pyg.relation import Relation
@@ -53,9 +51,9 @@ class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
         elif node_idx.dtype == torch.bool:
             node_idx = node_idx.nonzero().view(-1)
         self.node_idx = node_idx
-        super().__init__(node_idx.tolist(), collate_fn=self._batch, **kwargs)
+        super().__init__(node_idx.tolist(), collate_fn=self._batch, **kwargs)  # type: ignore[arg-type]  # a list will do
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:
         self._epoch.begin()
         return super().__iter__()
 
