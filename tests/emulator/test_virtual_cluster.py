@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.emulator.scontrol import _expand
 from clusterctl.launcher.emulator.virtual_cluster import Machine, node_list, per_node
+from clusterctl.shared.node.launch_command import expanded
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_node_lists_are_written_as_ranges(nodes, text):
 
 @given(st.sets(st.integers(1, 200), min_size=1))
 def test_written_node_lists_expand_back(nodes):
-    assert _expand(node_list(sorted(nodes))) == [f"node{node}" for node in sorted(nodes)]
+    assert expanded(node_list(sorted(nodes))) == [f"node{node}" for node in sorted(nodes)]
 
 
 @pytest.mark.parametrize(("counts", "text"), [([2, 2], "2(x2)"), ([3], "3"), ([2, 2, 1], "2(x2),1")])

@@ -230,11 +230,9 @@ class SweepDir:
         plain = runs / _SWEEPS / sweep
         if not _has_many_users(runs):
             return cls(plain)
-        if _owner((own := cls.new(runs, sweep)).path) == os.geteuid():
-            return own
         there = _names(runs)
-        first = min((name for name in there if name.rpartition(".")[0] == sweep), default=f"{sweep}.0")
-        owner = _owner(runs / first)
+        first = min((name for name in there if name.rpartition(".")[0] == sweep), default=None)
+        owner = _owner(runs / first) if first else os.geteuid()  # elements of an array may not have begun
         names = [_SWEEPS, *(name for name in there if name.startswith(f"{_SWEEPS}-"))]
         found = (runs / name / sweep for name in names)
         return next((cls(place) for place in found if owner is not None and _owner(place) == owner), cls(plain))

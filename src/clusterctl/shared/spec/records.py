@@ -69,9 +69,11 @@ def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) ->
     """
     problems: list[Problem] = []
     value = _read(cls, record, parse, (), problems)
-    if problems:
+    if any(one.message == UNKNOWN_KEY for one in problems):
         paths = list(key_paths(cls, str(record.get("workload", ""))))
-        raise InvalidRecord([_placed(one, paths) if one.message == UNKNOWN_KEY else one for one in problems])
+        problems = [_placed(one, paths) if one.message == UNKNOWN_KEY else one for one in problems]
+    if problems:
+        raise InvalidRecord(problems)
     return value  # type: ignore[no-any-return]
 
 
