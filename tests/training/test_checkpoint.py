@@ -31,7 +31,7 @@ TRAIN = LoopTrain(epochs=4, batch_size=5)  # two steps an epoch
 class Line:
     """Learns y = 2 x; calls `then` with the number of the step that is about to run."""
 
-    unit, classes, own_training = "nodes", 2, None
+    unit, unit_of_seeds, classes, own_training = "nodes", "nodes", 2, None
     then: Callable[[int], None] = lambda step: None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     width: int = 1

@@ -33,7 +33,7 @@ from clusterctl.shared.spec import Batches, LoopTrain, TrainingSet
 class Doubling:
     """Learns y = 2 x on the seeds' numbers, and records its calls."""
 
-    unit, classes, own_training = "nodes", 2, None
+    unit, unit_of_seeds, classes, own_training = "nodes", "nodes", 2, None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
     calls: list[tuple[str, bool]] = field(default_factory=list)

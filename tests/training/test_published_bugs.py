@@ -50,11 +50,14 @@ _PAIRS, _BLOCKS, _SLICES = "engine/training/link_objective.py", "engine/graph/bl
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
+_OWN_GRAPHS = "own = own_slice(self._splits[split].numel())"
 A_GRAPH_TWICE = Mutation(
-    "engine/training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() + dist.get_rank()"
+    "engine/training/graph_objective.py",
+    _OWN_GRAPHS,
+    f"{_OWN_GRAPHS}; own = range(max(own.start - 1, 0), own.stop)",
 )
 LAST_GRAPHS_LEFT_OUT = Mutation(
-    "engine/training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() - own.numel() % 3"
+    "engine/training/graph_objective.py", _OWN_GRAPHS, "own = own_slice(self._splits[split].numel() // 3 * 3)"
 )
 LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.stop - 1]")
 UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
@@ -90,8 +93,10 @@ DEGREE_OF_SAMPLE = Mutation(
 )
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("engine/training/trace.py", "first if first <= left else left // 2 + 1", "first")
-PERCENT = Mutation("engine/training/progress.py", "{score.value:.4f}", "{score.value:.2%}")
-LR_IGNORED = Mutation("engine/training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
+PERCENT = Mutation("engine/training/progress.py", "{number(score.value)}", "{score.value:.2%}")
+LR_IGNORED = Mutation(
+    "engine/training/learner.py", "flat.gradients, train.lr, train.weight_decay)", "flat.gradients, 1e-3, 0.0)"
+)
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder) and whole(folder)", "return False")
 _MKDIR = "self.folder.mkdir({})\n        except FileExistsError:"
@@ -313,7 +318,7 @@ def test_each_bug_fails_the_tests_against_it(mutation: Mutation, tmp_path: Path)
 class Numbers:
     """Learns y = 2 x on ten numbers."""
 
-    unit, classes, own_training = "nodes", 2, None
+    unit, unit_of_seeds, classes, own_training = "nodes", "nodes", 2, None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False).double())
 

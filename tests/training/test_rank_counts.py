@@ -69,6 +69,7 @@ with joined(Context(record, attempt=current_attempt())) as task:
     result["slow_imports"] = sorted({{"torch_geometric", "torch._dynamo", "numpy.testing"}} & set(sys.modules))
     users = NodeClassificationTrain(**both, epochs=2, precision="float64", model="support.own_nets:Gat", fan_out=(4, 3))
     objective, result["users"] = OwnNodeClassification(graph, users, task), Losses()
+    trained = objective
     result["users_accuracy"] = fit(objective, users, replace(task, metrics=result["users"]))
     gcn = replace(users, epochs=1, model="support.own_nets:Gcn")
     result["users_gcn"] = Losses()
@@ -103,7 +104,7 @@ with joined(Context(record, attempt=current_attempt())) as task:
         objective = OwnNodeClassification(weighted, own, task, clusters=clusters if name == "clusters" else None)
         result[f"{{name}}_accuracy"] = fit(objective, own, replace(task, metrics=result[name]))
     split = OwnNodeClassification(graph, users, task, split=True)
-    split.model.load_state_dict(objective.model.state_dict())
+    split.model.load_state_dict(trained.model.state_dict())
     result["users_split_accuracy"] = split.evaluate(("test",))["test"]
     if task.fetching is not None:
         fetched = []
