@@ -240,6 +240,9 @@ def test_the_json_of_a_finished_run_has_its_final_metrics(fabricate: Fabricate) 
                 "gpu_percent": None,
                 "idle_since": None,
                 "gpus_idle_since": None,
+                "gpu_hours": None,
+                "note": None,
+                "tags": [],
                 "metrics": {
                     "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875,
                     "test_nodes": 16,
