@@ -139,7 +139,7 @@ $(RIVALS)/.ready:
 
 .PHONY: bench-rivals
 bench-rivals: setup $(RIVALS)/.ready ## Measure against PyG's own loaders, which need torch-sparse (15 minutes to build)
-	for program in training_step full_graph_evaluation curves pyg_loader; do \
+	for program in training_step any_model full_graph_evaluation curves pyg_loader; do \
 	  $(RIVALS)/bin/python benchmarks/$$program.py || exit 1; done
 	$(BIN)/python benchmarks/taobao_step.py --rival-python $(RIVALS)/bin/python
 

@@ -2,8 +2,8 @@
 
 The classes are those of docs/examples/pyg, unchanged, on a generated graph with Reddit's statistics. Two rivals, with
 the same class, batch, fan-out and number format: PyG's loop with its NeighborLoader, if torch-sparse or pyg-lib is
-installed (`make bench-rivals` builds the former), and an expert's, with fused Adam and sampling not timed. All sides use
-the allocator of a run.
+installed (`make bench-rivals` builds the former), and an expert's, with fused Adam and sampling not timed. All sides
+use the allocator of a run.
 
 Ours gives a node one row for each depth at which it was sampled, which makes training independent of the number of
 ranks; PyG's samples have one row per node, so in small graphs the rival computes fewer rows: the rows are printed.
