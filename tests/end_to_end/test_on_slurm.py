@@ -90,7 +90,8 @@ def test_dry_run_slurm_asks_slurm_without_submitting(stage: Stage) -> None:
     assert possible.returncode == 0
     assert possible.stdout.startswith("#!/bin/bash")
     assert "to start at" in possible.stderr
-    impossible = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run=slurm", "--nodes", "99")
+    words = ("--set", "resources.constraint=none")
+    impossible = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run=slurm", *words)
     assert impossible.returncode == 4
     assert "error: sbatch refused the job" in impossible.stderr
     assert "hint: " in impossible.stderr
