@@ -104,14 +104,14 @@ class SubgraphSampler:
         )
 
 
-def neighbourhood(graph: FeatureGraph, seeds: Tensor, hops: int) -> Subgraph:
+def neighbourhood(graph: FeatureGraph, seeds: Tensor, hops: int, most: int = -1) -> Subgraph:
     """The nodes from which `seeds` (int64, distinct) can be reached in `hops` edges, and all edges into those in fewer.
 
-    Every node has one row.
+    Every node has one row. With `most`, it is as if the graph had only so many edges into each node, always the same.
     """
     nodes, targets = seeds, 0
     for _ in range(hops):
-        offsets, edges = sample_positions(graph, nodes, -1, 0)
+        offsets, edges = sample_positions(graph, nodes, most, 0)
         targets = nodes.numel()
         nodes, columns = renumbered(nodes, graph.indices.index_select(0, edges))
         if nodes.numel() == targets:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.training.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
+_FEW_EDGES = 2  # into a node
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
 _TRIED_FAN_OUT = 4
 
@@ -154,10 +155,16 @@ class PygInference:
         nodes = degrees.masked_fill(degrees == 0, degrees.max() + 1).argsort(stable=True)[:_TRIED_NODES]
         if not degrees.any():
             return self._layers, ""
+        found = self._settled_with(-1, nodes, need, free)
+        # In a dense graph, one hop more is all of it. The hops are the model's, so fewer edges show them, too.
+        return found if found[0] else self._settled_with(_FEW_EDGES, nodes, need, free)
+
+    def _settled_with(self, most: int, nodes: Tensor, need: Need, free: int) -> tuple[int, str]:
+        """`_settled`, as if there were at most so many edges into a node."""
         outputs: list[Tensor] = []
         with other_weights(self._own.model):
             for hops in range(self._layers, self._layers + _MOST_HOPS):
-                piece = neighbourhood(self._graph, nodes, hops)
+                piece = neighbourhood(self._graph, nodes, hops, most)
                 if need.of(len(piece.places), piece.edge_index.size(1)) > free:
                     break
                 outputs.append(self._outputs(piece))
@@ -166,7 +173,7 @@ class PygInference:
             if settled is None:
                 return 0, f"its outputs still change with {self._layers + len(outputs) - 1} hops around a node"
             hops = self._layers + settled
-            alone = self._outputs(neighbourhood(self._graph, nodes[:1], hops))
+            alone = self._outputs(neighbourhood(self._graph, nodes[:1], hops, most))
         if differs(alone, outputs[settled][:1]):
             return 0, "the outputs of a node depend on nodes that no edges connect with it"
         return hops, ""
