@@ -570,3 +570,15 @@ def test_a_wrong_model_is_refused_with_the_place(
         return
     with pytest.raises(TaskError, match=expected):
         loss_of(OwnNodeClassification(graph, replace(TRAIN, **others), lone_task), graph)
+
+
+@pytest.mark.parametrize("name", ["arxiv_gcn", "reddit_sage"])
+def test_the_hops_of_a_model_are_found_with_fewer_edges_too(name: str, lone_task: Task) -> None:
+    train, graph, _ = example(name, batch="sampled", fan_out=(-1, -1))
+    objective = OwnNodeClassification(graph, train, lone_task)
+    objective.model.eval()
+    inference: Any = objective._inference
+    nodes = graph.degree.argsort(descending=True)[:4]
+    with torch.no_grad():
+        found = [inference._settled_with(most, nodes, Need(1.0, 1.0), 1 << 40)[0] for most in (2, -1)]
+    assert found[0] >= found[1] > 0
