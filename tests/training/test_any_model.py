@@ -20,8 +20,8 @@ from torch_geometric import nn as pyg
 from torch_geometric.utils import trim_to_layer
 
 from clusterctl.engine.graph.features.arrangement import renumbered
-from clusterctl.engine.graph.storage import Graph
-from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
+from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.engine.graph.subgraphs import Subgraph, SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training import pyg_inference
 from clusterctl.engine.training.epoch_plan import Batch
@@ -138,8 +138,8 @@ def replace_edges(graph: Graph, most: int) -> Graph:
     torch.cumsum(targets.bincount(minlength=graph.num_nodes), 0, out=indptr[1:])
     assert graph.edge_attr is not None
     assert graph.edge_weight is not None
-    attributes = {"edge_attr": graph.edge_attr[kept], "edge_weight": graph.edge_weight[kept]}
-    return replace(graph, indptr=indptr, indices=graph.indices[kept], **attributes)
+    weight, attr = graph.edge_weight[kept], graph.edge_attr[kept]
+    return replace(graph, indptr=indptr, indices=graph.indices[kept], edge_weight=weight, edge_attr=attr)
 
 
 @pytest.mark.parametrize("labor", [False, True])
@@ -158,7 +158,7 @@ def test_the_output_of_a_seed_depends_on_its_own_tree_only(random_graph: MakeGra
     depth = torch.arange(3).repeat_interleave(torch.tensor(together.rows_by_depth))
     assert torch.equal(depth[together.edge_index[0]], depth[together.edge_index[1]] + 1)
     for one in range(3):  # a node has one row for each depth
-        assert len(together.places[depth == one].unique()) == together.rows_by_depth[one]
+        assert len(torch.unique(together.places[depth == one])) == together.rows_by_depth[one]
     assert together.edges is not None
     sources, targets = edges_of(graph)[:, together.edges]
     assert torch.equal(torch.stack([sources, targets]), together.places[together.edge_index])
@@ -304,11 +304,13 @@ def test_pieces_are_halved_until_they_fit(
     objective = OwnNodeClassification(graph, replace(TRAIN, hops=2), lone_task)
     whole_batches = outputs_of(objective)
     calls: list[int] = []
-    given = neighbourhood
+
+    def counted(graph: Graph, seeds: Tensor, hops: int) -> Subgraph:
+        calls.append(len(seeds))
+        return neighbourhood(graph, seeds, hops)
+
     monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1)
-    monkeypatch.setattr(
-        pyg_inference, "neighbourhood", lambda graph, seeds, hops: calls.append(len(seeds)) or given(graph, seeds, hops)
-    )
+    monkeypatch.setattr(pyg_inference, "neighbourhood", counted)
     torch.testing.assert_close(outputs_of(objective), whole_batches, rtol=0, atol=1e-12)
     assert calls.count(1) == graph.num_nodes
 
@@ -582,3 +584,45 @@ def test_the_hops_of_a_model_are_found_with_fewer_edges_too(name: str, lone_task
     with torch.no_grad():
         found = [inference._settled_with(most, nodes, Need(1.0, 1.0), 1 << 40)[0] for most in (2, -1)]
     assert found[0] >= found[1] > 0
+
+
+def hops_in_pieces(
+    graph: Graph, train: NodeClassificationTrain, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> OwnNodeClassification:
+    """The objective on a graph that does not fit into the memory as a whole, but in pieces."""
+    of, everything = Need.of, graph.indices.numel()
+    monkeypatch.setattr(Need, "of", lambda self, rows, edges: of(self, rows, edges) if edges < everything else 1 << 50)
+    monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1 << 40)
+    return OwnNodeClassification(graph, train, task)
+
+
+@pytest.mark.parametrize(("name", "hops"), [("appnp", 11), ("arxiv_gcn", 4), ("reddit_sage", 2)])
+def test_nodes_with_little_around_them_hide_no_hops(
+    name: str, hops: int, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a graph of citations: the nodes with the fewest edges have all that they depend on within a hop."""
+    train, graph, _ = example(name, batch="sampled", fan_out=(3, 3, 3) if name == "arxiv_gcn" else (3, 3))
+    few = replace_edges(graph, 1500)
+    edges = edges_of(few)
+    leaves = torch.arange(0, 200).view(-1, 2).t()  # each odd node has an edge from the even one before it
+    edges = torch.cat([leaves, edges[:, edges[1] >= 200]], 1)
+    indptr, indices = compressed(edges, graph.num_nodes)
+    graph = replace(few, indptr=indptr, indices=indices, edge_weight=None, edge_attr=None)
+    objective = hops_in_pieces(graph, train, lone_task, monkeypatch)
+    assert objective._inference._hops == hops  # type: ignore[union-attr]
+    pieces = outputs_of(objective)
+    objective._inference._hops = 0  # type: ignore[union-attr]
+    torch.testing.assert_close(pieces, outputs_of(objective), rtol=0, atol=1e-9)
+
+
+def test_hops_that_no_way_in_the_graph_is_long_enough_to_show_are_refused(
+    lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, graph, _ = example("appnp", batch="sampled", fan_out=(3, 3))
+    edges = torch.arange(0, graph.num_nodes).view(-1, 2).t()
+    indptr, indices = compressed(edges, graph.num_nodes)
+    graph = replace(graph, indptr=indptr, indices=indices, edge_weight=None, edge_attr=None)
+    with pytest.raises(TaskError, match=r"appnp:\S+ cannot be evaluated exactly") as error:
+        hops_in_pieces(graph, train, lone_task, monkeypatch)
+    assert "train.hops" in error.value.hint
+    assert hops_in_pieces(graph, replace(train, hops=11), lone_task, monkeypatch)._inference._hops == 11  # type: ignore[union-attr]

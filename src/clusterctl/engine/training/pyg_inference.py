@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.forward_memory import Need, free_memory, measured
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.engine.training.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
-_FEW_EDGES = 2  # into a node
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
 _TRIED_FAN_OUT = 4
 
@@ -150,23 +150,24 @@ class PygInference:
 
     def _settled(self, need: Need, free: int) -> tuple[int, str]:
         """The hops on which the outputs depend; 0, and the reason, if that is unknown or without a bound."""
-        degrees = self._graph.indptr[: _TRIED_AMONG + 1].diff()
-        # Nodes with few neighbours: the others' pieces are the whole graph after a few hops.
-        nodes = degrees.masked_fill(degrees == 0, degrees.max() + 1).argsort(stable=True)[:_TRIED_NODES]
-        if not degrees.any():
+        if not self._graph.indices.numel():
             return self._layers, ""
-        found = self._settled_with(-1, nodes, need, free)
-        # In a dense graph, one hop more is all of it. The hops are the model's, so fewer edges show them, too.
-        return found if found[0] else self._settled_with(_FEW_EDGES, nodes, need, free)
+        # The hops are the model's, so a graph with few edges into a node shows them, too, and in small pieces.
+        nodes = _far_from_an_end(self._graph, self._layers + _MOST_HOPS)[:_TRIED_NODES]
+        found = [self._settled_with(most, nodes, need, free) for most in (2, 1)]
+        return max(found, key=lambda one: one[0])
 
     def _settled_with(self, most: int, nodes: Tensor, need: Need, free: int) -> tuple[int, str]:
         """`_settled`, as if there were at most so many edges into a node."""
         outputs: list[Tensor] = []
+        edges = -1
         with other_weights(self._own.model):
             for hops in range(self._layers, self._layers + _MOST_HOPS):
                 piece = neighbourhood(self._graph, nodes, hops, most)
-                if need.of(len(piece.places), piece.edge_index.size(1)) > free:
+                # Where there is nothing more around the nodes, equal outputs would prove nothing.
+                if piece.edge_index.size(1) == edges or need.of(len(piece.places), piece.edge_index.size(1)) > free:
                     break
+                edges = piece.edge_index.size(1)
                 outputs.append(self._outputs(piece))
             same = [not differs(one, outputs[-1]) for one in outputs]
             settled = next((number for number in range(len(same) - 1) if all(same[number:])), None)
@@ -192,6 +193,22 @@ class PygInference:
                 f"{self._own.name}: outputs from {hops} hops differ from those on the whole graph by "
                 f"{difference:.1%}: raise train.hops, or leave it out"
             )
+
+
+def _far_from_an_end(graph: FeatureGraph, steps: int) -> Tensor:
+    """Nodes (int64) that begin the longest ways along one edge into each node, without a node twice, up to `steps`."""
+    begin = torch.arange(min(_TRIED_AMONG, graph.num_nodes), device=graph.indptr.device)
+    seen, going = begin[:, None], torch.ones_like(begin, dtype=torch.bool)
+    length = torch.zeros_like(begin)
+    for _ in range(steps):
+        offsets, edges = sample_positions(graph, seen[:, -1], 1, 0)
+        has_edge = offsets.diff() > 0
+        step = torch.full_like(begin, -1)
+        step[has_edge] = graph.indices[edges].to(torch.int64)
+        going &= has_edge & (seen != step[:, None]).all(1)
+        length += going
+        seen = torch.cat([seen, torch.where(going, step, seen[:, -1])[:, None]], 1)
+    return length.argsort(descending=True, stable=True)
 
 
 def _size(size: float) -> str:
