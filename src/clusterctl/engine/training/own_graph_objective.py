@@ -12,8 +12,16 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.dropout import graphs_of_a_step
 from clusterctl.engine.training.graph_objective import GraphClassification, Graphs, features_of
-from clusterctl.engine.training.own_model import OwnTraining, built, check_not_lazy, described
-from clusterctl.engine.training.pyg_model import forward_of, print_what_varies, undisturbed
+from clusterctl.engine.training.own_model import (
+    OwnTraining,
+    broken_parameter,
+    built,
+    check_has_gradient,
+    check_not_lazy,
+    described,
+    undisturbed,
+)
+from clusterctl.engine.training.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -104,17 +112,14 @@ class OwnGraphClassification(GraphClassification):
             what = f"[graphs, {'classes' if self.classes else 'outputs'}] = {[*wanted]}"
             message = f"{self._name}: forward gives {given}, where {what} is wanted"
             raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
-        if torch.is_grad_enabled() and self.model.training and not scores.requires_grad:
-            hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
-            raise TaskError(f"{self._name}: forward gives scores without a gradient", hint, Cause.USER)
+        check_has_gradient(scores, self.model, f"{self._name}: forward gives scores")
         return scores
 
     def where_it_breaks(self, prepared: Graphs, gathered: Any) -> str:  # noqa: ARG002 - of the base class
         """The part of the model that gives NaN or infinity; empty if it is the data."""
         if not gathered.named["x"].isfinite().all():
             return ""
-        broken = (name for name, parameter in self.model.named_parameters() if not parameter.isfinite().all())
-        return next((f"the parameter {name}" for name in broken), "forward")
+        return broken_parameter(self.model) or "forward"
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
         self.own_training.agree_on_buffers()

@@ -16,6 +16,7 @@ from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, share
 from clusterctl.engine.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.training.own_model import relative_difference, undisturbed
 from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
@@ -47,15 +48,11 @@ class OwnInference:
         """
         if self._task.place.rank != 0 or (targets := self._tried_targets()) is None:
             return
-        training, devices = self._own.model.training, [self._task.device] if self._task.device.type == "cuda" else []
-        self._own.model.eval()
         try:
-            with torch.random.fork_rng(devices):
+            with undisturbed(self._own.model, self._task.device):
                 part, difference = self._difference(targets)
         except TaskError:
             return  # the first step reports it
-        finally:
-            self._own.model.train(training)
         if difference > _TOLERANCE:
             print(
                 f"{self._own.name}: the outputs of {part} for a node depend on the other nodes in its piece "
@@ -87,7 +84,7 @@ class OwnInference:
                 blocks = sampler.sample(seeds, 0, 0)
                 rows = self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
                 outputs.append(rows[: len(targets)])
-            return "forward", _relative(*outputs)
+            return "forward", relative_difference(*outputs)
         together = hop_into(self._graph, alone.places)
         order = together.places.argsort()
         row = order[torch.searchsorted(together.places[order], alone.places)]  # of each row of `alone` in `together`
@@ -96,7 +93,7 @@ class OwnInference:
         for number in range(self._depth):
             last = number == self._depth - 1
             theirs = self._own.layer(number, together, x, last=last)
-            difference = _relative(self._own.layer(number, alone, x[row], last=last), theirs[: len(targets)])
+            difference = relative_difference(self._own.layer(number, alone, x[row], last=last), theirs[: len(targets)])
             worst = max(worst, (f"layer {number}", difference), key=lambda found: found[1])
             x = torch.rand(len(together.places), theirs.size(1), device=x.device, dtype=theirs.dtype)
         return worst
@@ -170,9 +167,3 @@ def of_all(rows: Tensor, nodes: int, features: Features, task: Task) -> Features
     width = torch.tensor([rows.size(1)], device=rows.device)
     dist.broadcast(width, 0)
     return rows_of_all([rows], rows.new_empty(0, int(width)), nodes, task, features.spill)
-
-
-def _relative(one: Tensor, other: Tensor) -> float:
-    """The largest difference, as a part of the largest value."""
-    most = max(float(one.abs().max()), float(other.abs().max()))
-    return float((one - other).abs().max()) / most if most else 0.0

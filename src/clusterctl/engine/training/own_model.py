@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import traceback
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from clusterctl.shared.spec import BUILT_IN
 from clusterctl.shared.spec.records import InvalidRecord, from_record, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -191,6 +192,38 @@ def described(error: Exception) -> str:
     return (str(error) if plain else f"{type(error).__name__}: {error}".removesuffix(": ")) + line
 
 
+@contextmanager
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within this context, the model is in evaluation; afterwards it and torch's generators are as before."""
+    training = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+
+
+def relative_difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a part of the largest value."""
+    most = max(float(one.abs().max()), float(other.abs().max()))
+    return float((one - other).abs().max()) / most if most else 0.0
+
+
+def broken_parameter(model: nn.Module) -> str:
+    """The first parameter with a NaN or infinity, in words; empty if there is none."""
+    broken = (name for name, parameter in model.named_parameters() if not parameter.isfinite().all())
+    return next((f"the parameter {name}" for name in broken), "")
+
+
+def check_has_gradient(outputs: Tensor, model: nn.Module, what: str) -> None:
+    """Raise TaskError if a model in training is cut off from its outputs; `what` says what gives them."""
+    if torch.is_grad_enabled() and model.training and not outputs.requires_grad:
+        hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
+        raise TaskError(f"{what} without a gradient", hint, Cause.USER)
+
+
 class OwnModel:
     """Calls a model layer by layer if it has `layer(i, hop, x)`, otherwise as a whole with `forward(hops, x)`.
 
@@ -240,9 +273,8 @@ class OwnModel:
         """The first part of the model with a NaN or infinity; empty if it is the data."""
         if not x.isfinite().all():
             return ""
-        for name, parameter in self.model.named_parameters():
-            if not parameter.isfinite().all():
-                return f"the parameter {name}"
+        if broken := broken_parameter(self.model):
+            return broken
         if self.by_layer:
             for number, hop in enumerate(hops):
                 x = self.layer(number, hop, x, last=number == len(hops) - 1)

@@ -17,7 +17,8 @@ from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.pyg_model import differs, other_weights, undisturbed
+from clusterctl.engine.training.own_model import undisturbed
+from clusterctl.engine.training.pyg_model import differs, other_weights
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

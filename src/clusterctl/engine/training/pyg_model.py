@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
-from clusterctl.engine.training.own_model import OwnModel, check_not_lazy, described
+from clusterctl.engine.training.own_model import (
+    OwnModel,
+    check_has_gradient,
+    check_not_lazy,
+    described,
+    relative_difference,
+    undisturbed,
+)
 from clusterctl.engine.training.state import untrained
 from clusterctl.engine.training.trimming import CannotTrimError, Trimming
 from clusterctl.shared.errors import Cause, TaskError
@@ -103,9 +110,7 @@ class PygModel(OwnModel):
         if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
             rows = rows[: subgraph.seeds]
         rows = self._shaped(rows, (subgraph.seeds, self.classes), self.method)
-        if torch.is_grad_enabled() and self.model.training and not rows.requires_grad:
-            hint = "leave out detach(), .data, torch.no_grad() and conversions to numpy"
-            raise TaskError(f"{self.name}: {self.method} gives rows without a gradient", hint, Cause.USER)
+        check_has_gradient(rows, self.model, f"{self.name}: {self.method} gives rows")
         return rows if subgraph.wanted is None else rows.index_select(0, subgraph.wanted)
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
@@ -134,26 +139,6 @@ class PygModel(OwnModel):
             found |= dict(zip(TRIMS, map(list, counts), strict=True))
         found[self.form.features] = x
         return [], {name: found[name] for name in self.form.names if found.get(name) is not None}
-
-    def where_it_breaks(self, hops: Sequence[Subgraph], x: Tensor) -> str:  # type: ignore[override]  # noqa: ARG002
-        """The first part of the model with a NaN or infinity; empty if it is the data."""
-        if not x.isfinite().all():
-            return ""
-        broken = (name for name, parameter in self.model.named_parameters() if not parameter.isfinite().all())
-        return next((f"the parameter {name}" for name in broken), "forward")
-
-
-@contextmanager
-def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Within this context, the model is in evaluation; afterwards it and torch's generators are as before."""
-    training = {part: part.training for part in model.modules()}
-    model.eval()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for part, was in training.items():
-            part.training = was
 
 
 def print_what_varies(model: nn.Module, name: str, device: torch.device, forward: Callable[[], object]) -> None:
@@ -196,8 +181,7 @@ def _kept(tensors: dict[str, Tensor]) -> Iterator[None]:
 
 def differs(one: Tensor, other: Tensor) -> float:
     """The largest difference of two outputs, as a part of the largest value; 0 if it is within rounding."""
-    most = max(float(one.abs().max()), float(other.abs().max()))
-    difference = float((one - other).abs().max()) / most if most else 0.0
+    difference = relative_difference(one, other)
     return difference if difference > _TOLERANCES.get(one.dtype, 1e-2) else 0.0
 
 
