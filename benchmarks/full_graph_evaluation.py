@@ -17,12 +17,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
-from node_steps import begin_alone, lone_task, pyg_data, pyg_model, rows_of
+from node_steps import begin_alone, lone_task, pyg_data, pyg_model
 from side_by_side import Timed, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.shared.spec import RedditTrain
@@ -155,7 +156,7 @@ def given(graph: Graph) -> Iterator[Iterator[Cut]]:
             new = sources.unique()
             everything = torch.cat([nodes, new[(new < nodes[0]) | (new > nodes[-1])]])
             place[everything] = torch.arange(everything.numel())
-            yield everything, torch.stack([place[sources], rows_of(offsets)]), nodes.numel(), 0.0
+            yield everything, torch.stack([place[sources], rows_of(offsets, sources.numel())]), nodes.numel(), 0.0
 
     while True:
         yield one_pass()

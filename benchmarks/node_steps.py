@@ -14,6 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
@@ -169,8 +170,7 @@ def pyg_data(graph: Graph) -> object:
     """The graph as PyG's Data, edges sorted by target."""
     from torch_geometric.data import Data
 
-    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
-    return Data(x=graph.x, y=graph.y, edge_index=torch.stack([graph.indices.to(torch.int64), targets]))
+    return Data(x=graph.x, y=graph.y, edge_index=graph.edge_index)
 
 
 def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
@@ -195,12 +195,7 @@ def _sampled(
             added: list[Tensor] = []
             sizes = [0]
             for block in reversed(hops):
-                ends = torch.stack([block.columns.to(torch.int64), rows_of(block.offsets)])
+                ends = torch.stack([block.columns.to(torch.int64), rows_of(block.offsets, block.columns.numel())])
                 added.append(ends[:, ends[1] >= sizes[-1]])
                 sizes.append(block.nodes.numel())
             yield everything.nodes, added, sizes[1:], graph.y[batch.seeds]
-
-
-def rows_of(offsets: Tensor) -> Tensor:
-    """The row of each edge, from the offsets of the rows."""
-    return torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.data.own_data import Given, is_graph
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import compressed
 
@@ -69,7 +70,7 @@ def one_graph(given: Given, result: Any) -> Any:
         if own.dim() == 0 or own.shape != (count["nodes"], *y[0].shape[1:]):
             what = f"graph {number}: y has shape {[*own.shape]}, and there are {count['nodes']} nodes"
             raise given.wrong(what, "give each node a class, or a row of as many labels in all graphs")
-    of_graph = torch.arange(len(graphs)).repeat_interleave(bounds.diff())
+    of_graph = rows_of(bounds, len(x))
     masks = {f"{split}_mask": torch.isin(of_graph, numbers) for split, numbers in splits.items()}
     more = {name: values for name, level, values in _attributes(given, graphs, counts) if level != "graphs"}
     given.unused(graphs, [*_OWN, *more, *masks])

@@ -15,7 +15,7 @@ from torch import Tensor
 from clusterctl.engine.data.own_data import Given, is_graph
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
-from clusterctl.engine.graph.links import LinkGraph, edges_of, negatives
+from clusterctl.engine.graph.links import LinkGraph, negatives
 from clusterctl.engine.graph.storage import compressed
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
         if not pairs[split][0].numel():
             raise given.wrong(f"{where}no pair has an edge (edge_label 1)", _HINT)
         given.unused([data], ["x", "edge_index", *_LABELS], where)
-    passing = {split: edges_of(Adjacency(*edges)) for split, edges in messages.items()}
+    passing = {split: Adjacency(*edges).edge_index for split, edges in messages.items()}
     lacking = [split for split in ("val", "test") if not pairs[split][1].numel()]
     if lacking:  # as many pairs without an edge, which are drawn once
         everything = torch.cat([*passing.values(), *(pairs[split][0] for split in parts)], 1)

@@ -47,6 +47,20 @@ class Adjacency:
             loops.index_add_(0, targets, (self.indices[first:last] == targets).to(torch.int64))
         return self.degree - loops
 
+    @property
+    def edge_index(self) -> Tensor:
+        """int64 [2, edges]: the source and the target of each edge, as in PyG."""
+        return torch.stack([self.indices.to(torch.int64), rows_of(self.indptr, self.indices.numel())])
+
+
+def rows_of(bounds: Tensor, entries: int, first: int = 0) -> Tensor:
+    """int64 [entries]: the number of the range, from `bounds[i]` up to `bounds[i + 1]`, that each of the entries is in.
+
+    Ranges are numbered from `first` on.
+    """
+    numbers = torch.arange(first, first + bounds.numel() - 1, device=bounds.device)
+    return numbers.repeat_interleave(bounds.diff(), output_size=entries)
+
 
 @dataclass(frozen=True)
 class Block:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.partition import parts
@@ -82,7 +83,7 @@ class ClusterSampler:
         offsets, edges = sample_positions(self._graph, nodes, -1, 0)
         sources = self._row[self._graph.indices[edges].to(torch.int64)]
         self._row[nodes] = -1
-        targets = torch.arange(nodes.numel(), device=nodes.device).repeat_interleave(offsets.diff())
+        targets = rows_of(offsets, edges.numel())
         inside = (sources >= 0) & (group[sources] == group[targets])
         return Subgraph(
             self._graph,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import moved
+from clusterctl.engine.graph.blocks import moved, rows_of
 from clusterctl.engine.graph.storage import compressed
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Collection:
         counts = self.indptr.index_select(0, last) - begin
         _, edges = _ranges(begin, counts)
         shift = (ptr[:-1] - first).repeat_interleave(counts, output_size=edges.numel())
-        of_graph = torch.arange(graphs.numel()).repeat_interleave(last - first, output_size=nodes.numel())
+        of_graph = rows_of(ptr, nodes.numel())
         return GivenBatch(graphs, nodes, edges, self._edges.index_select(1, edges) + shift, of_graph, ptr)
 
     @cached_property

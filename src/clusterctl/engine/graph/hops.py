@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import edge_ranges, slices
+from clusterctl.engine.graph.blocks import edge_ranges, rows_of, slices
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.engine.graph.neighbors import renumbered
 
@@ -34,8 +34,7 @@ class Neighborhoods:
 
     def targets(self) -> Tensor:
         """int64 [edges]: the target of each edge."""
-        numbers = torch.arange(self.own.numel(), device=self.own.device)
-        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
+        return rows_of(self.offsets, self.columns.numel())
 
     def with_self_loops(self) -> Neighborhoods:
         """A copy in which each target has exactly one edge to itself, after its other edges."""

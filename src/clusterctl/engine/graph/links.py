@@ -52,12 +52,6 @@ def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
     return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
 
 
-def edges_of(graph: Adjacency) -> Tensor:
-    """All edges, int64 [2, edges], sources in the first row."""
-    targets = torch.arange(graph.indptr.numel() - 1, device=graph.indptr.device).repeat_interleave(graph.indptr.diff())
-    return torch.stack([graph.indices.to(torch.int64), targets])
-
-
 def how_often(graph: Adjacency) -> Tensor:
     """The expected number of times each node is an end of an example or of its negative: float32 [nodes]."""
     nodes, edges = graph.degree.numel(), graph.indices.numel()
@@ -133,6 +127,6 @@ def without_edge(graph: LinkGraph) -> Adjacency:
     messages = Adjacency(graph.indptr, graph.indices)
     if graph.train is None or bool(has_edge(messages, *graph.train.long()).all()):
         return messages
-    edges = torch.cat([edges_of(messages), graph.train.long()], 1)
+    edges = torch.cat([messages.edge_index, graph.train.long()], 1)
     indptr, indices = compressed(edges.cpu(), graph.num_nodes)
     return Adjacency(indptr.to(graph.indptr.device), indices.to(graph.indices.device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.shared.errors import TaskError
 
 
@@ -23,7 +24,7 @@ def parts(indptr: Tensor, indices: Tensor, number: int, *, recursive: bool = Fal
     nodes = indptr.numel() - 1
     if number <= 1 or nodes == 0:
         return torch.zeros(nodes, dtype=torch.int64)
-    targets = torch.arange(nodes).repeat_interleave(indptr.diff(), output_size=indices.numel())
+    targets = rows_of(indptr, indices.numel())
     sources = indices.to(torch.int64)
     between = sources != targets
     sources, targets = sources[between], targets[between]

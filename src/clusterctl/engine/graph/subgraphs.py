@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.labor import max_duplicates
 from clusterctl.engine.graph.neighbors import renumbered, sample_positions
@@ -87,7 +88,7 @@ class SubgraphSampler:
             if self._places:
                 places.append(found)
                 found = self._graph.indices.index_select(0, found)
-            targets = _targets(offsets, above)
+            targets = rows_of(offsets, found.numel(), above)
             above += frontier.numel()
             frontier, columns = self._renumbered(frontier[:0], found)
             nodes.append(frontier)
@@ -116,16 +117,12 @@ def neighbourhood(graph: FeatureGraph, seeds: Tensor, hops: int, most: int = -1)
         nodes, columns = renumbered(nodes, graph.indices.index_select(0, edges))
         if nodes.numel() == targets:
             break
-    return Subgraph(graph, nodes, torch.stack([columns.to(torch.int64), _targets(offsets, 0)]), seeds.numel(), edges)
+    return Subgraph(
+        graph, nodes, torch.stack([columns.to(torch.int64), rows_of(offsets, edges.numel())]), seeds.numel(), edges
+    )
 
 
 def whole(graph: FeatureGraph) -> Subgraph:
     """All nodes in their order, and all edges in theirs."""
     nodes = torch.arange(graph.num_nodes, device=graph.indptr.device)
-    return Subgraph(graph, nodes, torch.stack([graph.indices.to(torch.int64), _targets(graph.indptr, 0)]), len(nodes))
-
-
-def _targets(offsets: Tensor, above: int) -> Tensor:
-    """int64 [edges]: the row of each edge's target, from the bounds of the targets' edges."""
-    rows = torch.arange(above, above + offsets.numel() - 1, device=offsets.device)
-    return rows.repeat_interleave(offsets.diff())
+    return Subgraph(graph, nodes, graph.edge_index, len(nodes))

@@ -17,6 +17,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 from torch_geometric.sampler.utils import to_hetero_csc
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
 from clusterctl.engine.graph.pyg.relation import Draw, Relation, kernels, sample_edges
@@ -154,7 +155,7 @@ class _Growing:
         relation, nodes = self._graph.relations[edge_type], self.found[target].ids
         offsets, places = self._edges_of(relation, nodes, -1, list(self._graph.relations).index(edge_type))
         rows = self.found[source].find(relation.indices[places].to(torch.int64))
-        targets = torch.arange(nodes.numel()).repeat_interleave(offsets.diff(), output_size=places.numel())
+        targets = rows_of(offsets, places.numel())
         inside = rows >= 0
         return Edges(rows[inside], targets[inside], places[inside])
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.loader.neighbor_sampler import Adj, EdgeIndex
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.pyg.adjacency import by_target
 from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
@@ -67,7 +68,7 @@ class NeighborSampler(DataLoader):  # type: ignore[type-arg]
         draw = Draw(size, key, replace=False)
         offsets, places = sample_edges(adjacency.relation, nodes, nodes, None, draw, self._kernels)
         sources = found.add(adjacency.relation.indices[places])
-        targets = torch.arange(nodes.numel()).repeat_interleave(offsets.diff(), output_size=places.numel())
+        targets = rows_of(offsets, places.numel())
         order = (targets * len(found) + sources).argsort(stable=True)
         sources, targets = sources[order], targets[order]
         edges = adjacency.e_id[places[order]]

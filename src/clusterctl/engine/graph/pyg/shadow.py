@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.data import Batch
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.neighbors import choose, take
 from clusterctl.engine.graph.pyg.adjacency import by_target
@@ -118,7 +119,7 @@ def subgraphs(
     kept = torch.unique(torch.cat(ids))
     trees, own = kept // nodes, kept % nodes
     offsets, places = _neighbors(relation, own, -1)
-    targets = torch.arange(own.numel()).repeat_interleave(offsets.diff(), output_size=places.numel())
+    targets = rows_of(offsets, places.numel())
     wanted = trees[targets] * nodes + relation.indices[places]
     sources = torch.searchsorted(kept, wanted).clamp_(max=kept.numel() - 1)
     inside = (kept[sources] == wanted).nonzero().squeeze(1)

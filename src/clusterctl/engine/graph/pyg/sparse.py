@@ -13,6 +13,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import is_torch_sparse_tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.storage import row_offsets
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def without_sparse(data: Any, transform: Callable[[Any], Any] | None) -> tuple[A
         if edge_type in layouts:
             adjacency = store["adj_t"].to_sparse_csr()  # by target, like the other attributes of edges
             crow, sources = adjacency.crow_indices(), adjacency.col_indices()
-            targets = torch.arange(crow.numel() - 1).repeat_interleave(crow.diff())
+            targets = rows_of(crow, sources.numel())
             store["edge_index"], store[_VALUES] = torch.stack([sources, targets]), adjacency.values()
             del store["adj_t"]
     return edges, SparseAgain(layouts, transform)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.neighbors import take
 from clusterctl.engine.graph.pyg.relation import Draw, sample_edges
@@ -141,7 +142,7 @@ def _sample_hop(hops: _Hops, edge_type: EdgeType, draw: Draw) -> Edges:
     ids = relation.indices[places].to(torch.int64)
     if own_trees is not None:
         ids += (own_trees * hops.graph.num_nodes[source]).repeat_interleave(sampled, output_size=places.numel())
-    targets = torch.arange(begin, end).repeat_interleave(sampled, output_size=places.numel())
+    targets = rows_of(offsets, places.numel(), begin)
     return Edges(hops.found[source].add(ids), targets, places)
 
 
@@ -163,9 +164,9 @@ def induced(graph: TypedGraph, sample: Neighborhood) -> Neighborhood:
         nodes = sample.nodes[target]
         start = relation.indptr[nodes].to(torch.int64)
         degree = relation.indptr[nodes + 1] - start
-        _, places = take(start, degree, -1, lambda drawn: drawn)
+        offsets, places = take(start, degree, -1, lambda drawn: drawn)
         rows = found[source].find(relation.indices[places].to(torch.int64))
         inside = (rows >= 0).nonzero().squeeze(1)
-        targets = torch.arange(nodes.numel()).repeat_interleave(degree, output_size=places.numel())
+        targets = rows_of(offsets, places.numel())
         edges[edge_type] = Edges(rows[inside], targets[inside], places[inside])
     return Neighborhood(sample.nodes, sample.trees, edges, None, None)

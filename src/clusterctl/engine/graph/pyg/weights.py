@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import draws, grid, shift_right
 from clusterctl.engine.graph.neighbors import take
 
@@ -77,7 +78,7 @@ def first(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
 
     On ties the first place wins. Each range has more than `count` places.
     """
-    owner = torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff(), output_size=waits.numel())
+    owner = rows_of(offsets, waits.numel())
     order = waits.argsort(stable=True)
     order = order[owner[order].argsort(stable=True)]
     return order[offsets[:-1] + torch.arange(count)[:, None]]
@@ -88,7 +89,7 @@ def summed_levels(weights: Tensor, indptr: Tensor) -> Tensor:
 
     A weight is rounded to a multiple of 2**-31 of that largest weight.
     """
-    owner = torch.arange(indptr.numel() - 1).repeat_interleave(indptr.diff(), output_size=weights.numel())
+    owner = rows_of(indptr, weights.numel())
     largest = weights.new_zeros(indptr.numel() - 1).scatter_reduce_(0, owner, weights, "amax")
     shares = (weights / largest[owner]).nan_to_num_(nan=0.0)
     levels = torch.zeros(weights.numel() + 1, dtype=torch.int64)
