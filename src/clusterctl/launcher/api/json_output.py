@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.observe.measurements import progress, seconds_left
+from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.vocabulary import KNOWN, Role, metric_of
@@ -94,7 +94,7 @@ def run(status: Status, now: float) -> dict[str, Any]:
     listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
     at_work = attempt is not None and not status.state.ended
-    pace = attempt.pace if attempt and at_work else None
+    pace = status.pace
     return {
         "id": record.run.id,
         "job": record.job.name,
@@ -109,7 +109,7 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "after": to_record([*record.predecessors]),
         **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},
         "progress": progress(status.metrics),
-        "seconds_left": seconds_left(status.metrics, pace, now),
+        "seconds_left": status.seconds_left(now),
         "steps_per_second": pace.steps_per_second if pace else None,
         **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is Role.RATE},
         "gpu_percent": attempt.gpu if attempt and at_work else None,

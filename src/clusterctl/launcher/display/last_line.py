@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.display.plain import as_shown, duration
-from clusterctl.launcher.observe.measurements import seconds_left
 
 if TYPE_CHECKING:
     from clusterctl.launcher.observe.logs import Line
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
 
 def times_of(status: Status, now: float) -> str:
     """`12m05s`, or `12m05s, about 1h20m left` if the training logs its steps; empty before the first attempt."""
-    ran = status.ran(now)
-    pace = None if status.state.ended or status.attempt is None else status.attempt.pace
-    left = seconds_left(status.metrics, pace, now)
+    ran, left = status.ran(now), status.seconds_left(now)
     times = ["" if ran is None else duration(ran), "" if left is None else f"about {duration(left)} left"]
     return ", ".join(filter(None, times))
 

@@ -17,7 +17,7 @@ from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
 from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.ended_runs import Row
-from clusterctl.launcher.observe.measurements import progress, seconds_left
+from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
@@ -236,7 +236,7 @@ def row_of(status: Status, now: float) -> Row:
     stage, metrics, attempt, job = status.state, status.metrics, status.attempt, status.record.job
     at_work = stage in _AT_WORK
     done = progress(metrics) if stage not in (State.QUEUED, State.STARTING) else None
-    left = seconds_left(metrics, attempt.pace, now) if at_work and attempt else None
+    left = status.seconds_left(now) if at_work else None
     gpu = attempt.gpu if attempt and not stage.ended else None
     ran = status.ran(now)
     scores = (score_of(metrics, "val"), score_of(metrics, "test"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.observe.measurements import progress, seconds_left
+from clusterctl.launcher.observe.measurements import progress
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import Better, metric_of, score_of
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     Key = Callable[[Status, float], float | None]
 
 _PLACES = {state: place for place, state in enumerate(State)}
-
-
-def _left(status: Status, now: float) -> float | None:
-    pace = status.attempt.pace if status.attempt and not status.state.ended else None
-    return seconds_left(status.metrics, pace, now)
 
 
 def _negative(value: float | None) -> float | None:
@@ -42,7 +37,7 @@ COLUMNS: dict[str, Key] = {
     "age": lambda status, now: now - status.record.created,
     "state": lambda status, _: _PLACES[status.state],
     "progress": lambda status, _: _negative(progress(status.metrics)),
-    "eta": _left,
+    "eta": lambda status, now: status.seconds_left(now),
     "val": _score("val"),
     "test": _score("test"),
     "gpu": lambda status, _: _negative(status.attempt.gpu if status.attempt and not status.state.ended else None),

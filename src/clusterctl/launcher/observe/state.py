@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.observe.measurements import seconds_left
 from clusterctl.launcher.observe.run_record import Condition
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.slurm.queue import JobState
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
+    from clusterctl.launcher.observe.measurements import Pace
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.shared.record.vocabulary import Number
     from clusterctl.shared.spec import Resources
@@ -97,6 +99,15 @@ class Status:
         """The total seconds that its attempts have run until `now`; None before the first."""
         spans = self.spans(now)
         return sum(end - start for _, start, end in spans) if spans else None
+
+    @property
+    def pace(self) -> Pace | None:
+        """The pace of its training; None if it is unknown, or if the run has ended."""
+        return self.attempt.pace if self.attempt and not self.state.ended else None
+
+    def seconds_left(self, now: float) -> float | None:
+        """The time left at its pace; None if that is unknown."""
+        return seconds_left(self.metrics, self.pace, now)
 
     def gpu_hours(self, now: float) -> float | None:
         """The GPU-hours that its attempts have held until `now`; None if it has no GPUs, or before the first."""

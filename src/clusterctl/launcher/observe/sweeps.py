@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
-from clusterctl.launcher.observe.measurements import parse_measurement, records_once, seconds_left
+from clusterctl.launcher.observe.measurements import parse_measurement, records_once
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, submission
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.shared.errors import ConfigError, UsageError
@@ -207,7 +207,7 @@ def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -
     going = [status for status in statuses if not status.state.ended and status.state is not State.QUEUED]
     waiting = sum(status.state is State.QUEUED for status in statuses)
     took = [ran for status in statuses if status.state is State.FINISHED and (ran := status.ran(now))]
-    left = [seconds_left(one.metrics, one.attempt.pace if one.attempt else None, now) for one in going]
+    left = [one.seconds_left(now) for one in going]
     took = took or [(one.ran(now) or 0.0) + more for one, more in zip(going, left, strict=True) if more is not None]
     if not took or not (going or waiting):
         return None

@@ -31,7 +31,6 @@ from clusterctl.launcher.display.plain import (
     share,
 )
 from clusterctl.launcher.display.runs_table import note, stage_style
-from clusterctl.launcher.observe.measurements import seconds_left
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import number, score_of
 from clusterctl.shared.spec.values import plural
@@ -422,8 +421,7 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     step, steps = metrics.get("step"), metrics.get("steps")
     if step is not None and steps:
         second.append(bar(step / steps, min(24, width // 3)), "green").append(f" step {share(step, steps)}")
-    pace = status.attempt.pace if status.attempt and not status.state.ended else None
-    if (left := seconds_left(metrics, pace, now)) is not None:
+    if (left := status.seconds_left(now)) is not None:
         second.append("  left ", "dim").append(duration(left))
     lesson = not_learning(status.attempt.loss_trend if status.attempt else None)
     idle = status.attempt is not None and status.attempt.idle_since is not None and not status.state.ended
