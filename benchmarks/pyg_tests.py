@@ -4,9 +4,8 @@
     PYG_TESTS=pytorch_geometric/test python benchmarks/pyg_tests.py [pytest's arguments]
 
 Use the tests of the version of PyG that is installed. PyG skips them without pyg-lib or torch-sparse; here they run.
-Where torch-sparse is missing, those that build a SparseTensor get a stand-in with what they need of it. The two that
-compare pyg-lib with torch-sparse are left out. Cora is read from `data/`. Prints
-a table, and exits with 1 if a test fails.
+Without torch-sparse, tests that build a SparseTensor get a small replacement for it. The two that compare pyg-lib with
+torch-sparse are left out. Cora is read from `data/`. Prints a table, and exits with 1 if a test fails.
 """
 
 from __future__ import annotations

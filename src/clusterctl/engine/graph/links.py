@@ -22,8 +22,8 @@ _MOST_DRAWS = 1000  # per negative; if 1 % of the pairs have no edge, 1 in 20,00
 class LinkGraph(FeatureGraph):
     """A graph of the edges that carry messages in training; without `train`, they are the examples, too.
 
-    The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs to be told apart from
-    them; those of `val` and `test` are always the same, those of `train` come beside the ones drawn in each epoch.
+    The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs without an edge: for `val`
+    and `test` always the same ones, for `train` in addition to those drawn in each epoch.
     """
 
     val: Tensor

@@ -1,8 +1,8 @@
 """Pieces of a graph as PyG's models take them: rows of nodes, and edges between the rows.
 
 In training, rows are copies of nodes, one for each depth at which a node was sampled. So the output for a seed depends
-only on its own sampled tree, whatever other seeds its rank has; PyG's own loader gives a node one row, whose
-neighbours depend on the rest of the batch. Rows are ordered by depth and edges by hop, as `trim_to_layer` requires.
+only on its own sampled tree and not on the other seeds of its rank. PyG's own loader gives each node one row, with
+neighbours that depend on the rest of the batch. Rows are ordered by depth, edges by hop, as `trim_to_layer` requires.
 """
 
 from __future__ import annotations

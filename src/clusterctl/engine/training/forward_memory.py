@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
 
 def measured(forward: Callable[[int], Any], rows: int, edges: int) -> Need:
-    """The need of `forward`, which runs on `rows` rows, and as many times the `edges` edges as its argument says.
+    """The need of `forward(times)`, which runs on `rows` rows and on `times` copies of `edges` edges.
 
     Rows and edges may need most at different moments; the sum is never too small. Many edges show their share.
     """

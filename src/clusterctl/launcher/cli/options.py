@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
 _STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "uv", "poetry", "conda")
-_AS_JSON = ("note", "tags")  # which are then the same in TOML, whatever they contain
+_AS_JSON = ("note", "tags")  # quoted, so that TOML reads any text as it was typed
 CTRL_C = "press Ctrl-C to stop"
 Command = TypeVar("Command", bound=Callable[..., Any])
 Found = TypeVar("Found")

@@ -165,7 +165,7 @@ def _settings(changes: tuple[str, ...]) -> list[str]:
 
 
 def _again(trace: RunTrace, *changes: str, new_code: bool = False) -> str:
-    """Submit it again: the shorter of `submit`, as it was typed, and `rerun`, which keeps the code and one's settings.
+    """The command that submits it again: `submit` as it was typed, or `rerun` with the changes, whichever is shorter.
 
     Only `submit` takes the project's `new_code`; only `rerun` repeats a single run of a sweep.
     """

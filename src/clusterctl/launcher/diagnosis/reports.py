@@ -359,7 +359,7 @@ def _killed(end: RankEnd) -> Candidate | None:
 
 
 def _process(worker: Worker) -> tuple[str, ...]:
-    """Which process a launcher's failed worker was, as far as the launcher says so."""
+    """Which process of a launcher failed, if the launcher tells."""
     if worker.pid is None:
         return ()
     where = f" on {worker.host}" if worker.host else ""

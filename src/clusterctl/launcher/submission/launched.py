@@ -77,6 +77,6 @@ def problems(job: Job, *, tasks_are_given: bool) -> Iterator[tuple[str, str]]:
 
 
 def _seen(job: Job) -> LaunchedJob:
-    """What a launcher is told. GPUs that each task has for itself are not counted: its workers would share one."""
+    """What a launcher is told about its job. GPUs bound to single tasks do not count: all workers would share one."""
     resources = job.resources
     return LaunchedJob(resources.nodes, 0 if resources.gpus_per_task else int(resources.gpus_per_node or 0))

@@ -3,8 +3,8 @@
     python -I -S .../clusterctl/shared/node/guard.py FOLDER JOB HOST
 
 Each guard writes a number to its own file in FOLDER every second, and watches the file of the next node in `nodes`. A
-node is lost if its file stands still, and it does not answer when it is connected to, twice. Then its name is appended
-to `lost`, where the batch script looks. If the lost one is HOST, where that script runs, the first guard that is left
+node is lost if its file has stopped changing and two connections to it get no answer. Then its name is appended to
+`lost`, where the batch script looks. If the lost one is HOST, where that script runs, the first guard that is left
 ends the job: Slurm would let it run on without its script (docs/decisions/recovery-and-resume.md).
 
 A node that answers is not lost, whatever has happened to its guard: connecting to a closed port of a machine that is on

@@ -28,5 +28,5 @@ class EpochKey:
 
 
 def digest(examples: Tensor) -> int:
-    """A number for a set of int64 examples, whatever their order."""
+    """A number for a set of int64 examples, the same in any order."""
     return int(draws(0, examples).sum())
