@@ -110,7 +110,7 @@ def pages(program: Path, **variables: str) -> int:
     plain = {name: value for name, value in os.environ.items() if name not in TUNED_ALLOCATOR}
     done = subprocess.run([program], env=plain | variables, capture_output=True, text=True, check=True)
     peak, count = map(int, done.stdout.split())
-    assert 40 <= peak < 60
+    assert 36 <= peak < 60  # the kernel counts in batches on each CPU, so it may be behind
     return count
 
 
