@@ -42,8 +42,8 @@ _OPTIONS = """
     usage use-min-nodes verbose/v version/V wait/W wait-all-nodes= wckey= wrap=
 """
 _FORMS = [word.partition("/") for word in _OPTIONS.split()]
-_KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
-_LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
+KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
+LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
     "clusters": "remove it, and choose the cluster with --cluster",
@@ -210,10 +210,10 @@ def directives(text: str) -> Iterator[Directive]:
     words.reverse()
     while words:
         word, number = words.pop()
-        name, equals, value = _parted(word)
+        name, equals, value = parted_option(word)
         if not name:  # a stray word, or an option that sbatch will refuse
             continue
-        if _KINDS[name] == "=" and not equals:
+        if KINDS[name] == "=" and not equals:
             value = value or (words.pop()[0] if words else "")
         elif value and not equals:  # -HQ
             words.append((f"-{value}", number))
@@ -221,12 +221,14 @@ def directives(text: str) -> Iterator[Directive]:
         yield Directive(name, value, number)
 
 
-def _parted(word: str) -> tuple[str, str, str]:
+def parted_option(
+    word: str, kinds: Mapping[str, str] = KINDS, letters: Mapping[str, str] = LETTERS
+) -> tuple[str, str, str]:
     """The long name of an option, or an empty string; whether it has `=`; and a value that is attached to it."""
     if not word.startswith("--"):
-        return _LETTERS.get(word[1:2], "") if word.startswith("-") else "", "", word[2:]
+        return letters.get(word[1:2], "") if word.startswith("-") else "", "", word[2:]
     typed, equals, value = word[2:].partition("=")
-    matches = [typed] if typed in _KINDS else [name for name in _KINDS if typed and name.startswith(typed)]
+    matches = [typed] if typed in kinds else [name for name in kinds if typed and name.startswith(typed)]
     return matches[0] if len(matches) == 1 else "", equals, value
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.launcher.config import user_script
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.launcher.config.secrets import HIDDEN, written_secrets
+from clusterctl.shared.node import script_srun
 from clusterctl.shared.spec import Cluster, Job, Resources, from_record
 from clusterctl.shared.spec.keys import as_toml, put
 from clusterctl.shared.spec.records import InvalidRecord
@@ -93,7 +95,7 @@ class _Conversion:
             return _left_out(one, one.problem)
         try:
             if one.text.startswith("#SBATCH"):
-                options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
+                options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), srun=False)
                 problem = f"not an option: {' '.join(rest)}" if rest else ""
                 keys: dict[str, Any] = {}
                 for name, value in options:
@@ -161,7 +163,7 @@ class _Conversion:
         words = words[1:] if words[:1] in (["exec"], ["time"]) else words
         each_task = PurePath(words[0]).name == "srun"
         if each_task:
-            options, words = split_options(words[1:], guess=False)
+            options, words = split_options(words[1:], srun=True)
             for name, value in options:
                 found, why = carried_option(name, value, srun=True)
                 keys |= found
@@ -247,49 +249,14 @@ _AT_COMMAND = r"(?:^|[;&|]|\b(?:do|then|else)\b)\s*"
 _OPENS = re.compile(_AT_COMMAND + r"(?:for|while|until|select|if|case)\b|(?:^|\s)\{\s*$")
 _FUNCTION = re.compile(r"^\s*(?:function\b|\w+\s*\(\))")
 _CLOSES = re.compile(_AT_COMMAND + r"(?:done|fi|esac)\b|^\s*\}")
-# From sbatch(1) and srun(1): the short options, and the long options without a value, or with one only after "=".
-_LETTERS = {
-    "A": "account",
-    "a": "array",
-    "b": "begin",
-    "c": "cpus-per-task",
-    "C": "constraint",
-    "d": "dependency",
-    "D": "chdir",
-    "e": "error",
-    "G": "gpus",
-    "i": "input",
-    "J": "job-name",
-    "L": "licenses",
-    "M": "clusters",
-    "m": "distribution",
-    "n": "ntasks",
-    "N": "nodes",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "S": "core-spec",
-    "t": "time",
-    "w": "nodelist",
-    "x": "exclude",
-    "F": "nodefile",
-    "B": "extra-node-info",
-}
-_FLAG_LETTERS = {"H": "hold", "k": "no-kill", "K": "kill-on-bad-exit", "l": "label", "O": "overcommit"}
-_FLAG_LETTERS |= {"Q": "quiet", "s": "oversubscribe", "u": "unbuffered", "v": "verbose", "W": "wait"}
-_FLAGS = frozenset(
-    {"contiguous", "exact", "exclusive", "get-user-env", "hold", "ignore-pbs", "kill-on-bad-exit", "label", "no-kill"}
-    | {"no-requeue", "overcommit", "overlap", "oversubscribe", "parsable", "pty", "quiet", "reboot", "requeue"}
-    | {"spread-job", "test-only", "unbuffered", "use-min-nodes", "verbose", "wait", "container-writable"}
-    | {"container-mount-home", "container-remap-root", "container-entrypoint", "no-container-mount-home"}
-)
-# Long options with a value and no short form.
-_VALUED = frozenset(
-    {"container-image", "container-mounts", "container-name", "container-workdir", "cpu-bind", "cpus-per-gpu", "export"}
-    | {"gpu-bind", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "hint", "mem", "mem-bind"}
-    | {"mem-per-cpu", "mem-per-gpu", "mpi", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "open-mode"}
-    | {"reservation", "signal", "switches", "threads-per-core", "tres-per-task", "wckey"}
-)
+_CONTAINER_FLAGS = {"container-writable": "writable", "container-mount-home": "mount_home"}
+_CONTAINER_FLAGS |= {"container-remap-root": "remap_root", "container-entrypoint": "entrypoint"}
+# pyxis's options, which sbatch and srun have where it is installed.
+_PYXIS = {f"container-{name}": "=" for name in ("image", "mounts", "name", "workdir")}
+_PYXIS |= dict.fromkeys((*_CONTAINER_FLAGS, "no-container-mount-home"), "")
+_SBATCH = user_script.KINDS | _PYXIS, user_script.LETTERS
+# script_srun knows no options with which tasks must start untouched.
+_SRUN = script_srun.KINDS | {"unbuffered": "", "pty": "?"} | _PYXIS, script_srun.LETTERS | {"u": "unbuffered"}
 
 
 class Statement(NamedTuple):
@@ -343,34 +310,30 @@ def words_of(text: str) -> list[str]:
         raise UnclearWords(str(error)) from error
 
 
-def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str, str | None]], list[str]]:
+def split_options(words: Sequence[str], *, srun: bool) -> tuple[list[tuple[str, str | None]], list[str]]:
     """The options at the beginning of `words`, by their long names, and the remaining words.
 
-    With `guess`, the word after an unknown option is taken as its value unless it is an option too; without it,
-    unknown options raise UnclearWords.
+    sbatch's may be those of a site's plugins: the word after an unknown one is taken as its value unless it is an
+    option too. Of srun, unknown options raise UnclearWords.
     """
-    rest = list(words)
-    options: list[tuple[str, str | None]] = []
+    kinds, letters = _SRUN if srun else _SBATCH
+    rest, options = list(words), list[tuple[str, str | None]]()
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
         if word == "--":
             break
-        if not word.startswith("--"):
-            letter, attached = word[1], word[2:]
-            if letter in _FLAG_LETTERS:
-                options.append((_FLAG_LETTERS[letter], None))
-            elif letter in _LETTERS and (attached or rest):
-                options.append((_LETTERS[letter], attached or rest.pop(0)))
-            else:
-                raise UnclearWords(f"unknown option: {word}")
-            continue
-        name, equals, value = word[2:].partition("=")
-        if equals or name in _FLAGS:
-            options.append((name, value if equals else None))
-        elif guess or name in _LETTERS.values() or name in _VALUED:
-            options.append((name, rest.pop(0) if rest and not rest[0].startswith("-") else None))
-        else:
+        name, equals, value = user_script.parted_option(word, kinds, letters)
+        if not name and word.startswith("--") and not srun:
+            name = word[2:].partition("=")[0]
+        if not name:
             raise UnclearWords(f"unknown option: {word}")
+        kind = kinds.get(name)
+        if kind not in ("=", "?", None) and value and not equals:  # -HQ
+            rest.insert(0, f"-{value}")
+            value = ""
+        if rest and not equals and not value and (kind == "=" or (kind is None and not rest[0].startswith("-"))):
+            equals, value = "=", rest.pop(0)
+        options.append((name, value if equals or value else None))
     return options, rest
 
 
@@ -399,8 +362,6 @@ for _own in ("memory", "tasks-per-node", "warning", "local-code", "sbatch"):  # 
 _WHOLE_NUMBERS = {"nodes", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu", "nice"}
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CONTAINER = {"container-image": "image", "container-workdir": "workdir"}
-_CONTAINER_FLAGS = {"container-writable": "writable", "container-mount-home": "mount_home"}
-_CONTAINER_FLAGS |= {"container-remap-root": "remap_root", "container-entrypoint": "entrypoint"}
 _REPLACED = {
     **dict.fromkeys(
         ("output", "error", "open-mode", "label", "unbuffered"), "each run keeps its logs: clusterctl logs"
