@@ -55,37 +55,43 @@ def commands_in(text: str) -> Iterator[list[str]]:
             yield words
 
 
-FOUND = sorted(
-    {
+@pytest.fixture(scope="module")
+def found() -> set[tuple[str, str]]:
+    """The places and commands."""
+    return {
         (f"{path.relative_to(SOURCE)}:{line}", " ".join(words))
         for path in SOURCE.rglob("*.py")
+        if "clusterctl " in path.read_text()
         for line, text in texts(path)
         for words in commands_in(text)
     }
-)
 
 
-def test_the_hints_of_the_source_are_found() -> None:
-    assert len(FOUND) > 100
-    assert any(command.startswith("why ") for _, command in FOUND)
+def test_the_hints_of_the_source_are_found(found: set[tuple[str, str]]) -> None:
+    assert len(found) > 100
+    assert any(command.startswith("why ") for _, command in found)
     assert [*commands_in("use: clusterctl logs 1 -f; or clusterctl why 1")] == [["logs", "1", "-f"], ["why", "1"]]
 
 
-def test_hints_have_placeholders_only_where_nothing_is_known() -> None:
-    assert {command for _, command in FOUND if re.search(r"\b[A-Z]{3,}\b", command)} <= PLACEHOLDERS
+def test_hints_have_placeholders_only_where_nothing_is_known(found: set[tuple[str, str]]) -> None:
+    assert {command for _, command in found if re.search(r"\b[A-Z]{3,}\b", command)} <= PLACEHOLDERS
 
 
-@pytest.mark.parametrize(("place", "command"), FOUND)
-def test_a_suggested_command_exists_with_its_options(place: str, command: str) -> None:
-    words = command.split()
+def test_suggested_commands_exist_with_their_options(found: set[tuple[str, str]]) -> None:
+    assert not [problem for place, command in sorted(found) if (problem := wrong_in(place, command.split()))]
+
+
+def wrong_in(place: str, words: list[str]) -> str:
+    """What cannot be typed of a command; empty if all can."""
+    command = " ".join(words)
     group: click.Command = cli.clusterctl
     context = click.Context(group, info_name="clusterctl")
     while words and isinstance(group, click.Group) and words[0] in group.list_commands(context):
-        found = group.get_command(context, words.pop(0))
-        assert found, f"{place}: {command}"
-        group, context = found, click.Context(found, context, info_name=found.name)
+        if (inner := group.get_command(context, words.pop(0))) is None:
+            return f"{place}: {command}: no such command"
+        group, context = inner, click.Context(inner, context, info_name=inner.name)
     names = {name for one in group.get_params(context) for name in (*one.opts, *one.secondary_opts)} | {"-h", "--help"}
     typed = words[: words.index("--")] if "--" in words else words
     given = [re.split(f"[={HOLE}]", word)[0] for word in typed if re.match(r"--?[a-zA-Z]", word)]
     unknown = [option for option in given if option not in names]
-    assert not unknown, f"{place}: clusterctl {command}: no such option: {', '.join(unknown)}"
+    return f"{place}: clusterctl {command}: no such option: {', '.join(unknown)}" if unknown else ""
