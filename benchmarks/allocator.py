@@ -15,7 +15,7 @@ import sys
 from contextlib import ExitStack
 
 from process_memory import memory
-from side_by_side import Timed, compare
+from side_by_side import Timed, arguments, compare
 
 from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 
@@ -23,7 +23,7 @@ STEPS = ("ours", "ours in bfloat16", "PyG's example", "PyG by an expert")
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.3, help="relative to Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)

@@ -13,7 +13,6 @@ python benchmarks/any_model.py [sage] [gcn] [gatv2] [jk] [deep] [--scale 0.1] [-
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import begin_alone, given_samples, loader_samples, lone_task, our_step
-from side_by_side import compare
+from side_by_side import arguments, compare
 from torch import distributed as dist
 from torch.nn import functional as F
 
@@ -57,7 +56,7 @@ _FASTER_THAN_THE_LOADER, _FASTER_THAN_THE_EXPERT = 3, 1.1
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--threads", type=int, default=2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from node_steps import begin_alone, our_step
-from side_by_side import compare
+from side_by_side import arguments, compare
 from torch import distributed as dist
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def side_by_side(
 
     `aim` is how many times faster ours should be.
     """
-    words = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(description)
     words.add_argument("precisions", nargs="*", metavar="PRECISION", default=["float32", "bfloat16"])
     words.add_argument("--scale", type=float, default=scale, help="relative to the real data set")
     words.add_argument("--threads", type=int, default=2)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from side_by_side import compare
+from side_by_side import arguments, compare
 from torch import distributed as dist
 
 from clusterctl.engine.task.task import Task
@@ -46,6 +46,7 @@ class Tensors:
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     world = dist.group.WORLD
     assert world is not None

@@ -2,7 +2,7 @@
 
 The aim is 80 ms. CPU time is printed too, as it hardly depends on the load of the machine.
 
-python benchmarks/completion.py [RUNS]
+python benchmarks/completion.py [--runs 1000]
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+from side_by_side import arguments
+
 PRESSES = 21
 TYPED = {
     "a command": "clusterctl su",
@@ -28,7 +30,9 @@ TYPED = {
 
 
 def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = arguments(__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:
         for number in range(runs):
             path = Path(name, "runs", f"job-20260102-{number // 3600:02}{number // 60 % 60:02}{number % 60:02}-00a1")

@@ -8,7 +8,6 @@ python benchmarks/curves.py [--scale 0.1] [--epochs 10] [--threads 2]
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import given_samples, loader_samples, lone_task, pyg_forward, pyg_model
+from side_by_side import arguments
 from torch import distributed as dist
 from torch.nn import functional as F
 
@@ -38,7 +38,7 @@ Point = tuple[float, float, float]
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's number of nodes")
     words.add_argument("--epochs", type=int, default=10)
     words.add_argument("--threads", type=int, default=2)

@@ -9,7 +9,6 @@ python benchmarks/far.py [--delay-ms 100] [--runs 15]
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -17,13 +16,15 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from side_by_side import arguments
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.far import Far, made
 from support.scenario import CLUSTERCTL
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--delay-ms", type=float, default=100)
     parser.add_argument("--runs", type=int, default=15)
     asked = parser.parse_args()

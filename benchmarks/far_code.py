@@ -8,7 +8,6 @@ python benchmarks/far_code.py [--files 50000] [--kilobytes 2] [--runs 3]
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -17,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter, sleep
+
+from side_by_side import arguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.far import Far, made
@@ -27,7 +28,7 @@ JOB = 'workload = "command"\nargv = ["true"]\n'
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--files", type=int, default=50_000)
     parser.add_argument("--kilobytes", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3)

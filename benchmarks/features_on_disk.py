@@ -12,7 +12,6 @@ python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [-
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -28,9 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from side_by_side import arguments
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
 
@@ -44,7 +45,7 @@ FASTER = 3.0  # at least, compared with the rival
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--limit", type=int, default=1024, help="memory limit in MiB")
     words.add_argument("--times", type=float, default=4.0, help="size of the table relative to the limit")
     words.add_argument("--cache", type=int, default=256, help="data.cache, in MiB")

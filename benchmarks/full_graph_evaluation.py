@@ -10,7 +10,6 @@ python benchmarks/full_graph_evaluation.py [--scale 0.1] [--threads 2] [--runs 3
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from node_steps import begin_alone, lone_task, pyg_data, pyg_model
-from side_by_side import Timed, compare, timed
+from side_by_side import Timed, arguments, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
@@ -41,7 +40,7 @@ Cut = tuple[Tensor, Tensor, int, float]
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=3)

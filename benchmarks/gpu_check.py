@@ -11,7 +11,6 @@ make gpu-check      or      python benchmarks/gpu_check.py [--scale 1] [--steps 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import gpu_correctness
 import gpu_speed
 import torch
 from gpu_rows import Row, table
+from side_by_side import arguments
 from torch import distributed as dist
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=1.0, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--steps", type=int, default=20, help="number of steps whose losses are compared")
     words.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

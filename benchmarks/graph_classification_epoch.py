@@ -12,7 +12,6 @@ python benchmarks/graph_classification_epoch.py [--threads 1] [--runs 15]
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import begin_alone, lone_task
-from side_by_side import Timed, compare, timed
+from side_by_side import Timed, arguments, compare, timed
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
@@ -46,7 +45,7 @@ SEED = replace(GIN, model="plain", features="ones", hidden_channels=2, readout="
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--threads", type=int, default=1)
     words.add_argument("--runs", type=int, default=15)
     options = words.parse_args()

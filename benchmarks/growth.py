@@ -5,18 +5,18 @@ python benchmarks/growth.py [--scale 0.025] [--threads 2]
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
+from side_by_side import arguments
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.025, help="smallest graph relative to Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)
     options = words.parse_args()

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from side_by_side import compare
+from side_by_side import arguments, compare
 
-from clusterctl.shared.record.heartbeats import Heart, Pulse
+from clusterctl.shared.record.heartbeats import Heart, Pulse, write_beats
 
 STEPS = 20_000
 
@@ -40,9 +40,10 @@ def rival(descriptor: int) -> float:
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         heart = Heart()
-        pulse = Pulse(heart, Path(folder, "rank_00000"))
+        pulse = Pulse(heart, lambda beat: write_beats(Path(folder, "node0"), {0: (0, beat)}))
         pulse.start()
         descriptor = os.open(Path(folder, "rival"), os.O_WRONLY | os.O_CREAT)
         compare(

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from side_by_side import arguments
+
 from clusterctl.launcher.config import cache_folder
 from clusterctl.launcher.containers import build as building
 from clusterctl.launcher.containers.archive import ImageConfig
@@ -105,6 +107,7 @@ def unpack_and_squash(archive: Path, place: Path) -> Path:
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     engine, cache = find_engine(), cache_folder()
     with tempfile.TemporaryDirectory(prefix="image-", dir=cache) as scratch:
         place = Path(scratch)

@@ -3,7 +3,7 @@
 The rival merges the same files with `cat | sort`, by the times at the start of their lines; it prints its first line
 once it has read everything. For the end of each log, the rival is `tail -q`.
 
-python benchmarks/logs.py [MEGABYTES]
+python benchmarks/logs.py [--megabytes 10]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from process_memory import memory
-from side_by_side import compare, timed
+from side_by_side import arguments, compare, timed
 
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
@@ -29,7 +29,9 @@ SPARSE_BYTES = 10 * 2**30
 
 
 def main() -> None:
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    parser = arguments(__doc__)
+    parser.add_argument("--megabytes", type=int, default=10)
+    megabytes = parser.parse_args().megabytes
     with tempfile.TemporaryDirectory(prefix="logs-") as name:
         run = written(Path(name), megabytes)
         environment = {**os.environ, "CLUSTERCTL_RUNS": name, "XDG_STATE_HOME": f"{name}/.state"}

@@ -10,12 +10,12 @@ python benchmarks/memory.py [--scale 0.1]
 
 from __future__ import annotations
 
-import argparse
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Measured, Wanted, measure
+from side_by_side import arguments
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
@@ -25,7 +25,7 @@ _AIM = 1.15
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     options = words.parse_args()
     with TemporaryDirectory() as folder:

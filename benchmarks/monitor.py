@@ -6,7 +6,7 @@ of the resident memory over the second half of the time, scaled to an hour: over
 since the curves are still filling up, and is reported as extrapolated. So all refreshes of an hour are also done in a
 row, each after two seconds' worth of lines, without the pauses: this growth is measured.
 
-python benchmarks/monitor.py [MINUTES]      default: 3; 60 measures a whole hour
+python benchmarks/monitor.py [--minutes 3]      60 measures a whole hour
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import timed
+from side_by_side import arguments, timed
 
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.files import Lines, write_json
@@ -44,7 +44,9 @@ AIM_SECONDS, AIM_MEGABYTES, AIM_SHARE = 1.0, 20.0, 0.05
 
 
 def main() -> None:
-    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    parser = arguments(__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory(prefix="monitor-", dir="/tmp") as name:
         folder = Path(name)
         write_ended_runs(folder / "runs")

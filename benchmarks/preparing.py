@@ -21,13 +21,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from process_memory import memory
+from side_by_side import arguments
 
 NAME, ARCHIVE = "ogbn-papers100M", Path("raw/data.npz")
 AIM = 2.0  # times the edge index
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scales", default="0.005,0.01,0.02", help="relative to the real number of nodes")
     words.add_argument("--folder", type=Path, help="for the files, which are removed")
     words.add_argument("--worker", nargs=3, metavar=("SIDE", "RAW", "TO"), help=argparse.SUPPRESS)

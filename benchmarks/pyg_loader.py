@@ -2,7 +2,7 @@
 
 PyG's own is included if torch-sparse is installed (`make bench-rivals`), for the options that torch-sparse supports.
 
-python benchmarks/pyg_loader.py [NODES]
+python benchmarks/pyg_loader.py [--nodes 100000]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from side_by_side import Timed, compare, timed
+from side_by_side import Timed, arguments, compare, timed
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as RivalLoader
 
@@ -54,8 +54,10 @@ def ours(data: Data, options: dict[str, Any], *, compiled: bool) -> Timed:
 
 def main() -> None:
     """Print a ratio for each way of sampling."""
+    parser = arguments(__doc__)
+    parser.add_argument("--nodes", type=int, default=100_000)
     torch.manual_seed(0)
-    data = graph(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
+    data = graph(parser.parse_args().nodes)
     for name, options in OPTIONS.items():
         fast = ("ours, compiled", ours(data, options, compiled=True))
         compare(f"{name}, {BATCH} seeds", fast, ("in plain torch", ours(data, options, compiled=False)), bound=None)

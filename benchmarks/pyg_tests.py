@@ -1,7 +1,7 @@
 """PyG's own tests of its loaders and samplers, with those of `clusterctl.pyg` in place of PyG's.
 
     git clone --branch 2.8.0 https://github.com/pyg-team/pytorch_geometric
-    PYG_TESTS=pytorch_geometric/test python benchmarks/pyg_tests.py [pytest's arguments]
+    python benchmarks/pyg_tests.py --tests pytorch_geometric/test [pytest's arguments]
 
 Use the tests of the version of PyG that is installed. PyG skips them without pyg-lib or torch-sparse; here they run.
 Without torch-sparse, tests that build a SparseTensor get a small replacement for it. The two that compare pyg-lib with
@@ -24,6 +24,7 @@ import torch_geometric
 import torch_geometric.datasets
 import torch_geometric.loader
 import torch_geometric.sampler.neighbor_sampler
+from side_by_side import arguments
 from torch_geometric.testing import decorators
 
 from clusterctl import pyg
@@ -86,13 +87,16 @@ def replace_cora() -> None:
 
 def table() -> int:
     """Run the tests and print how many passed."""
-    tests = Path(os.environ["PYG_TESTS"]).resolve()
+    words = arguments(__doc__)
+    words.add_argument("--tests", type=Path, required=True, help="the folder `test` of PyG's repository")
+    options, of_pytest = words.parse_known_args()
+    tests = options.tests.resolve()
     replace_loaders()
     replace_cora()
     results = Results()
     os.chdir(tests)
-    options = ["-q", "-p", "no:cacheprovider", "-k", "not pyg_lib_and_torch_sparse", "--rootdir", str(tests)]
-    pytest.main([*options, *FILES, *sys.argv[1:]], plugins=[results])
+    usual = ["-q", "-p", "no:cacheprovider", "-k", "not pyg_lib_and_torch_sparse", "--rootdir", str(tests)]
+    pytest.main([*usual, *FILES, *of_pytest], plugins=[results])
     columns = ("passed", "failed", "skipped")
     print(f"\nPyG {torch_geometric.__version__}\n| tests | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for file, counts in results.counts.items():

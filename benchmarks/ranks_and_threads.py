@@ -7,19 +7,18 @@ python benchmarks/ranks_and_threads.py [--scale 0.1] [--runs 5]
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
-from side_by_side import Timed, compare
+from side_by_side import Timed, arguments, compare
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--runs", type=int, default=5)
     options = words.parse_args()

@@ -12,7 +12,6 @@ python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue]
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -27,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from side_by_side import arguments
 from time_to_cause import call, surroundings
 
 from clusterctl.launcher.sandbox import lifecycle
@@ -114,21 +114,21 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--kills", type=int, default=8, help="how often each training is killed")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--queue", action="store_true", help="also through the queue, which takes minutes a kill")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rec-", dir="/tmp") as name:
         folder = Path(name)
         state = folder / "clusterctl" / "sandbox"
         environment = surroundings(folder) | {"SLURM_CONF": str(state / "etc" / "slurm.conf")}
-        lifecycle.up(state, SandboxRequest(nodes=max(arguments.nodes)))
+        lifecycle.up(state, SandboxRequest(nodes=max(options.nodes)))
         try:
-            for nodes in arguments.nodes:
+            for nodes in options.nodes:
                 inside = folder / str(nodes)
                 inside.mkdir()
-                compare(Case(inside, environment, nodes, arguments.kills), queue=arguments.queue)
+                compare(Case(inside, environment, nodes, options.kills), queue=options.queue)
         finally:
             lifecycle.down(state)
 

@@ -3,7 +3,7 @@
 There is no rival. The aims are 5 s for `up` and 3 s for `down` with four nodes, and 10 s and 3 MB of private memory per
 node with 200 nodes. Whole commands are timed.
 
-python benchmarks/sandbox.py [NODES]
+python benchmarks/sandbox.py [--nodes 200]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from process_memory import memory
-from side_by_side import timed
+from side_by_side import arguments, timed
 
 from clusterctl.launcher.sandbox.marked_processes import find
 
@@ -26,10 +26,11 @@ ROUNDS = 10
 
 
 def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--nodes", type=int, default=200, help="of the large one")
+    many = parser.parse_args().nodes
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir="/tmp") as name:
         environment = {**os.environ, "XDG_STATE_HOME": name}
-
-        many = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 
         def call(*words: str) -> None:
             subprocess.run([CLUSTERCTL, "sandbox", *words], env=environment, capture_output=True, check=True)

@@ -7,14 +7,14 @@ python benchmarks/scale_length.py [--steps 10000 100000 1000000] [--attempts 1 1
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from command_cost import HEAD, cost_of
-from support.many_ranks import LossTrend, write_many_ranks
+from side_by_side import arguments
+from support.many_ranks import Course, write_many_ranks
 
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.metrics import MetricsWriter
@@ -31,7 +31,7 @@ STEP = {
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--steps", type=int, nargs="*", default=STEPS)
     words.add_argument("--attempts", type=int, nargs="*", default=ATTEMPTS)
     options = words.parse_args()
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(title: str, attempts: list[int]) -> None:
     """Print the cost of the commands on a run whose attempts did these numbers of steps."""
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
-        run = write_many_ranks(Path(name), 4, LossTrend.RUNNING, time.time())
+        run = write_many_ranks(Path(name), 4, Course.RUNNING, time.time())
         began = time.process_time()
         write(run, attempts)
         took = (time.process_time() - began) / sum(attempts)

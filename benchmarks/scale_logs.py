@@ -9,7 +9,6 @@ python benchmarks/scale_logs.py [--ranks 4 64 256 1024 4096] [--megabytes 100]
 
 from __future__ import annotations
 
-import argparse
 import resource
 import subprocess
 import sys
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from command_cost import HEAD, cost_of, environment_of
+from side_by_side import arguments
 from support.counted import counted
-from support.many_ranks import LossTrend, write_many_ranks
+from support.many_ranks import Course, write_many_ranks
 
 from clusterctl.launcher.api.logs import read_logs
 from clusterctl.launcher.observe.follow import Sources
@@ -50,18 +50,18 @@ ValueError: rank {rank} has no batch
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", type=int, nargs="*", default=RANKS)
     words.add_argument("--megabytes", type=int, default=100, help="size of each of 64 logs; 0: skip this part")
     options = words.parse_args()
     print(f"{'idle':>24}{'ranks':>8}{'opens a second':>16}{'listings':>10}{'stats':>8}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
-            idle(write_many_ranks(Path(name), ranks, LossTrend.RUNNING, time.time()), ranks)
+            idle(write_many_ranks(Path(name), ranks, Course.RUNNING, time.time()), ranks)
     print(f"{'failed run':>24}{'ranks':>8}{HEAD}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
-            run = write_many_ranks(Path(name), ranks, LossTrend.FAILED, time.time())
+            run = write_many_ranks(Path(name), ranks, Course.FAILED, time.time())
             for argv in (["logs"], ["logs", "--errors"], ["logs", "--rank", "3"]):
                 print(f"{' '.join(argv):>24}{ranks:>8}{cost_of([*argv, run.id], Path(name))}", flush=True)
     if options.megabytes:
@@ -96,7 +96,7 @@ def idle(run: RunDir, ranks: int) -> None:
 
 def large(folder: Path, megabytes: int) -> None:
     """Print the time to the first line of large logs, and the cost of finding one error in 200 MB."""
-    run = write_many_ranks(folder, 64, LossTrend.RUNNING, BEGAN)
+    run = write_many_ranks(folder, 64, Course.RUNNING, BEGAN)
     block = "".join(f"{stamp(BEGAN + step / 100)}step {step}: loss 0.{step % 997:03}\n" for step in range(20_000))
     for rank in range(64):
         grow(run, rank, block, megabytes)

@@ -2,19 +2,19 @@
 
 The runs are generated, with eight ranks per node: one is training, one failed with a traceback on every rank, one hung.
 
-python benchmarks/scale_looking.py [RANKS]...      default: 4 64 256 1024 4096
+python benchmarks/scale_looking.py [--ranks 4 64 256 1024 4096]
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from command_cost import cost_of
-from support.many_ranks import LossTrend, write_many_ranks
+from side_by_side import arguments
+from support.many_ranks import Course, write_many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,10 +32,12 @@ COMMANDS = (
 
 
 def main() -> None:
-    sizes = [int(word) for word in sys.argv[1:]] or SIZES
+    parser = arguments(__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
+    sizes = parser.parse_args().ranks
     table: dict[str, list[tuple[int, ...]]] = {}
     for ranks in sizes:
-        for course in LossTrend:
+        for course in Course:
             with tempfile.TemporaryDirectory(prefix="looking-") as name:
                 run = write_many_ranks(Path(name), ranks, course, time.time())
                 for command, *options in COMMANDS:

@@ -3,13 +3,12 @@
 The run is generated, with eight ranks per node. Each second it writes a step, every rank's heartbeat, and the telemetry
 of a fifth of its nodes, like a real one. There is no rival; the aim is 5 % of a core.
 
-python benchmarks/scale_monitor.py [RANKS]...      default: 4 64 1024 4096
+python benchmarks/scale_monitor.py [--ranks 4 64 1024 4096]
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -17,14 +16,17 @@ from pathlib import Path
 
 from command_cost import environment_of
 from monitor import AIM_SHARE, CLUSTERCTL, cpu_seconds, in_terminal, resident
-from support.many_ranks import LossTrend, go_on, write_many_ranks
+from side_by_side import arguments
+from support.many_ranks import Course, go_on, write_many_ranks
 
 SIZES = (4, 64, 1024, 4096)
 SETTLES_SECONDS, SECONDS = 15.0, 60.0
 
 
 def main() -> None:
-    sizes = [int(word) for word in sys.argv[1:]] or SIZES
+    parser = arguments(__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
+    sizes = parser.parse_args().ranks
     print(f"{'an open monitor':<24}{'of a core':>12}{'memory':>12}{'reads':>12}   aim: {AIM_SHARE:.0%} of a core")
     for ranks in sizes:
         with tempfile.TemporaryDirectory(prefix="monitor-") as name:
@@ -35,7 +37,7 @@ def main() -> None:
 
 def beside(runs: Path, ranks: int) -> tuple[float, float, float]:
     """The share of a core, megabytes at the end, and read calls per second of a monitor on one run."""
-    run, over = write_many_ranks(runs, ranks, LossTrend.RUNNING, time.time()), threading.Event()
+    run, over = write_many_ranks(runs, ranks, Course.RUNNING, time.time()), threading.Event()
 
     def write() -> None:
         second = 0

@@ -9,7 +9,6 @@ of one node times the number of nodes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import secrets
@@ -19,6 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from side_by_side import arguments
 
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
@@ -109,7 +110,7 @@ def measure(ranks: int, per_node: int, seconds: float) -> Counter[str]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", type=int, nargs="+", default=[8, 64, 512])
     words.add_argument("--per-node", type=int, default=8)
     words.add_argument("--seconds", type=float, default=20.0)

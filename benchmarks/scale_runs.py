@@ -3,7 +3,7 @@
 File operations below the folder of runs are counted by strace in a separate call: opens, other accesses to a path
 (stat, access, readlink), and listed folders. CPU and wall seconds are the smaller of two further calls.
 
-python benchmarks/scale_runs.py [RUNS]...
+python benchmarks/scale_runs.py [--runs 100 1000 10000]
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
+
+from side_by_side import arguments
 
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
@@ -40,7 +42,9 @@ class Cost(NamedTuple):
 
 
 def main() -> None:
-    counts = [int(word) for word in sys.argv[1:]] or [100, 1000, 10_000]
+    parser = arguments(__doc__)
+    parser.add_argument("--runs", type=int, nargs="+", default=(100, 1000, 10_000))
+    counts = parser.parse_args().runs
     print(f"{'':<34}" + "".join(f"{f'{count} runs':^38}" for count in counts))
     print(f"{'':<34}" + f"{'opens':>9} {'looks':>7} {'lists':>6} {'CPU s':>6} {'wall':>6}  " * len(counts), flush=True)
     table = [measured(count) for count in counts]

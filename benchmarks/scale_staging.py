@@ -28,6 +28,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from side_by_side import arguments
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -182,7 +184,7 @@ class SlowFolder:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", type=int, default=64)
     words.add_argument("--milliseconds", type=float, default=0.5)
     words.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)

@@ -9,7 +9,6 @@ python benchmarks/scale_starting.py [--ranks 8 32 64]
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
@@ -19,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from side_by_side import arguments
 
 from clusterctl.shared.record.files import write_text
 from clusterctl.shared.record.layout import RunDir
@@ -82,7 +83,7 @@ os._exit(0)
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     counts = words.parse_args().ranks
     head = "".join(f"{phase:>26}" for phase in PHASES)

@@ -10,7 +10,6 @@ python benchmarks/scale_submitting.py [--files 50000] [--megabytes 2000] [--subm
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -20,6 +19,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from side_by_side import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ opened: list[str] = []
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--files", type=int, default=50_000)
     words.add_argument("--megabytes", type=int, default=2000)
     words.add_argument("--submits", type=int, default=200)
@@ -88,7 +89,7 @@ def show(title: str, target: Path, work: Callable[[], object]) -> None:
 
 
 def submissions(folder: Path, count: int, cluster: str) -> None:
-    from clusterctl.launcher.api.submitting.submit import submit
+    from clusterctl.launcher.api.submitting.start import submit
     from clusterctl.launcher.config import load_cluster
     from clusterctl.launcher.slurm import Slurm
 

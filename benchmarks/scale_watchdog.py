@@ -11,7 +11,6 @@ file that a writer opens for reading takes `--read-ms` longer.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import secrets
@@ -23,6 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+from side_by_side import arguments
 
 import clusterctl
 from clusterctl.shared.record.files import read_json
@@ -179,7 +180,7 @@ def environment(attempt: Attempt, rank: int, place: tuple[int, int], ranks: int,
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--nodes", type=int, default=64)
     words.add_argument("--per-node", type=int, default=8)
     words.add_argument("--trials", type=int, default=20)

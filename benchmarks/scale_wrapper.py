@@ -9,7 +9,6 @@ the first are measured, which also samples the node. CPU time is measured until 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
@@ -21,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 from process_memory import memory
 from scale_running import ENTRY, claimed, environment
+from side_by_side import arguments
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -48,7 +48,7 @@ def has_program(pid: int) -> bool:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", type=int, default=8)
     words.add_argument("--seconds", type=float, default=10.0)
     options = words.parse_args()

@@ -5,6 +5,7 @@ With PROFILE=1 in the environment, the operators in which each side spends its t
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -16,6 +17,11 @@ from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 
 Timed = Callable[[], float]
 """Does the work once; returns the seconds to report."""
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark, whose `--help` is its docstring. Sizes are options, and several follow one name."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def timed(work: Callable[[], object]) -> Timed:

@@ -21,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from side_by_side import arguments
+
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import Graph, load, save
 from clusterctl.engine.task.task import joined
@@ -40,7 +42,7 @@ BEFORE, AFTER = 2, 3  # steps of a round that do not count
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--ranks", default="2,4,8", help="numbers of ranks, each a node of its own")
     words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
     words.add_argument("--batch", type=int, default=256, help="seeds of a rank")

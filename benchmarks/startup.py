@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from side_by_side import compare, timed
+from side_by_side import arguments, compare, timed
 
 
 def run(*words: str, **variables: str) -> None:
@@ -18,6 +18,7 @@ def run(*words: str, **variables: str) -> None:
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     clusterctl = str(Path(sys.executable).with_name("clusterctl"))
     rival = 'python -c "import click"', timed(lambda: run(sys.executable, "-c", "import click"))
     compare("Start-up", ("clusterctl --help", timed(lambda: run(clusterctl, "--help"))), rival, bound=1.5, runs=25)

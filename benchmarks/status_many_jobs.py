@@ -5,7 +5,7 @@ the start of the command line, on a real Slurm on this machine (needs root and S
 none of them starts. One is a run of clusterctl on a cluster without a polling floor, so `status` queries Slurm each
 time.
 
-python benchmarks/status_many_jobs.py [JOBS]
+python benchmarks/status_many_jobs.py [--jobs 10000]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from side_by_side import compare, timed
+from side_by_side import arguments, compare, timed
 
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
@@ -28,7 +28,9 @@ JOB = 'workload = "command"\nargv = ["true"]\n'
 
 
 def main() -> None:
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = arguments(__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    jobs = parser.parse_args().jobs
     many_runs(1000)
     with tempfile.TemporaryDirectory(prefix="many-", dir="/tmp") as name:
         folder = Path(name)

@@ -11,7 +11,6 @@ python benchmarks/step_bounds.py [reddit] [deep-sage] [synthetic] [taobao] [imdb
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from graph_classification_epoch import DATA, GIN
 from node_steps import begin_alone, lone_task
+from side_by_side import arguments
 from torch import Tensor
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -179,7 +179,7 @@ def measure(train: Any, objective: Objective[Any], steps: int) -> tuple[float, f
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(NAMES))
     words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)

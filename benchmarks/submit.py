@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from side_by_side import compare
+from side_by_side import arguments, compare
 
 from clusterctl.launcher.config import load_cluster, state_folder
 from clusterctl.launcher.emulator.install import ensure_stand_ins
@@ -36,6 +36,7 @@ print(executor.submit(os.system, "true").job_id)
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # so that changed modules are compiled only in the warm-up

@@ -4,7 +4,7 @@ Both submit a held array of 1,000 elements to the same emulator. Ours checks eve
 submitit pickles 1,000 calls. Then the Slurm commands of a submission of one run and of 1,000 runs are counted, and
 `status` of the sweep is timed.
 
-python benchmarks/sweep.py [RUNS]
+python benchmarks/sweep.py [--runs 1000]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from side_by_side import compare
+from side_by_side import arguments, compare
 
 from clusterctl.launcher.config import load_cluster, state_folder
 from clusterctl.launcher.emulator.install import ensure_stand_ins
@@ -38,7 +38,9 @@ COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
 
 
 def main() -> None:
-    runs = sys.argv[1] if len(sys.argv) > 1 else "1000"
+    parser = arguments(__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    runs = str(parser.parse_args().runs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # so that changed modules are compiled only in the warm-up

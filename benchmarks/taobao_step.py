@@ -11,7 +11,6 @@ python benchmarks/taobao_step.py [--scale 0.02] [--threads 2] [--runs 10] [--riv
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import begin_alone, lone_task
-from side_by_side import Timed, compare
+from side_by_side import Timed, arguments, compare
 from torch import distributed as dist
 
 import clusterctl
@@ -52,7 +51,7 @@ PARTS = ("sampling", "forward", "backward", "update")
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.02, help="relative to the real data set")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)

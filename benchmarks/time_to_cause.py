@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from side_by_side import arguments
+
 from clusterctl.launcher.sandbox import lifecycle
 from clusterctl.launcher.sandbox.description import SandboxRequest
 from clusterctl.shared.errors import ClusterctlError
@@ -52,6 +54,7 @@ PATIENCE_SECONDS = 180
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     for back_end in (emulator, sandbox):
         try:
             with back_end() as (cluster, environment, folder):

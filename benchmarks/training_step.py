@@ -16,13 +16,12 @@ python benchmarks/training_step.py [reddit] [deep-sage] [synthetic] [--scale 0.1
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from node_steps import begin_alone, expert_step, given_samples, loader_samples, our_step, pyg_step
-from side_by_side import compare, in_a_row
+from side_by_side import arguments, compare, in_a_row
 from torch import distributed as dist
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
@@ -51,7 +50,7 @@ WORKLOADS = {
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--threads", type=int, default=2)

@@ -13,12 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import compare, timed
+from side_by_side import arguments, compare, timed
 
 EPOCHS = 20
 
 
 def main() -> None:
+    arguments(__doc__).parse_args()
     here = Path(sys.executable)
     project = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as name:

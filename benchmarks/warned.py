@@ -9,13 +9,13 @@ python benchmarks/warned.py [--scale 0.02] [--runs 5]
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import time
 from statistics import median
 from typing import TYPE_CHECKING
 
+from side_by_side import arguments
 from time_to_cause import call, emulator, sandbox
 
 from clusterctl.shared.errors import ClusterctlError
@@ -40,7 +40,7 @@ STEPS = 30  # before the warning
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = arguments(__doc__)
     words.add_argument("--scale", type=float, default=0.02, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--runs", type=int, default=5)
     options = words.parse_args()

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from side_by_side import arguments
+
 from clusterctl.shared.record.layout import RunDir
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
@@ -43,7 +45,9 @@ time = "{minutes}m"
 
 
 def main() -> None:
-    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    parser = arguments(__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory(prefix="watchdog-") as name:
         folder = Path(name)
         (folder / "program.py").write_text(PROGRAM)

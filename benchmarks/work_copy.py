@@ -8,7 +8,6 @@ python benchmarks/work_copy.py [--folder RUNS]
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from side_by_side import compare
+from side_by_side import arguments, compare
 
 from clusterctl.launcher.submission.script import part
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
@@ -32,12 +31,12 @@ SWEEP = 1000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--folder", help="folder on the file system to measure")
     parser.add_argument("--runs", type=int, default=3)
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     for title, (files, size) in SIZES.items():
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
             folder = Path(name)
             write_project(folder / "project", files, size)
             run = RunDir(folder / "runs" / "measured")
@@ -46,7 +45,7 @@ def main() -> None:
             script = f"run={quote(str(run.path))} number=0 signal=\n{part('work.sh')}\nmake_work"
             ours = seconds_of(["bash", "-c", script], run.work)
             rival = seconds_of(["cp", "-r", str(folder / "project"), str(folder / "copy")], folder / "copy")
-            compare(f"{title}: {files} files", ("work/", ours), ("cp -r", rival), bound=2.0, runs=arguments.runs)
+            compare(f"{title}: {files} files", ("work/", ours), ("cp -r", rival), bound=2.0, runs=options.runs)
             subprocess.run(["bash", "-c", script], check=True)
             used = sum(path.lstat().st_blocks * 512 for path in (run.work, *run.work.rglob("*")))
             total = f"{SWEEP * used / 2**30:.1f} GiB, {SWEEP * files} files"
