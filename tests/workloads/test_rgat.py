@@ -20,7 +20,7 @@ from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.igb import CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.workloads.node_classification import relations_of, relations_recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
@@ -157,7 +157,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 
 class Losses(list):
     def write(self, loss=None, **others):

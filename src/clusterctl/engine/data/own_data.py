@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.storage import Recipe, shared
-from clusterctl.engine.training.own_model import found
+from clusterctl.engine.training.own.model import found
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

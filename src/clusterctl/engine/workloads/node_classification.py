@@ -23,9 +23,9 @@ from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 

@@ -14,16 +14,16 @@ from clusterctl.engine.graph.clusters import ClusterSampler
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
-from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
-from clusterctl.engine.training.own_sampler import OwnSampler
-from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.pyg_library import of_pyg
-from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.objectives.node import sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.own.inference import OwnInference
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy
+from clusterctl.engine.training.own.pyg_inference import PygInference
+from clusterctl.engine.training.own.pyg_library import of_pyg
+from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.own.sampler import OwnSampler
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 

@@ -19,9 +19,9 @@ from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
 from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.training.node_objective import accuracies
 from clusterctl.engine.training.objective import Objective, class_loss
-from clusterctl.engine.training.own_model import options_of
+from clusterctl.engine.training.objectives.node import accuracies
+from clusterctl.engine.training.own.model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from torch import distributed as dist
 from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.exchange import from_first
-from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.own_model import undisturbed
-from clusterctl.engine.training.pyg_model import differs, other_weights
+from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own.model import undisturbed
+from clusterctl.engine.training.own.pyg_model import differs, other_weights
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.pyg_model import PygModel
+    from clusterctl.engine.training.own.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.objective import Accuracy
-from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
