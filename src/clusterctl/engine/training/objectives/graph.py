@@ -66,8 +66,7 @@ class GraphClassification(Objective[Graphs]):
         self._outputs = collection.num_classes
         self._loss = Loss(train, collection.y, self._splits["train"], self._outputs)
         self._metric = Metric(train, task.agreeing)
-        for split in ("val", "test", *(["train"] if train.report_train else [])):
-            self._metric.check(collection.y[self._splits[split]], split)
+        self._metric.check(collection.y, self._splits.__getitem__)
         self.model = self.made(train).to(task.device, self._precision.weights)
 
     def made(self, train: GraphClassificationTrain) -> nn.Module:
