@@ -123,13 +123,15 @@ def test_ranks_and_hits_are_those_of_each_positive_among_the_negatives() -> None
     ranks = [
         1 + sum(other > one for other in negative) + sum(other == one for other in negative) / 2 for one in positive
     ]
-    assert metrics.mrr(scores, y) == pytest.approx(sum(1 / rank for rank in ranks) / len(ranks))
+    among_all = metrics.mrr(torch.tensor(positive), torch.tensor(negative))
+    assert among_all == pytest.approx(sum(1 / rank for rank in ranks) / len(ranks))
     rows = torch.tensor(negative).expand(len(positive), -1)
-    assert metrics.reciprocal_ranks(torch.tensor(positive), rows) == pytest.approx(metrics.mrr(scores, y))
+    assert metrics.mrr(torch.tensor(positive), rows) == pytest.approx(among_all)
     for k in (1, 5, len(negative)):
         worst = sorted(negative, reverse=True)[k - 1]
         expected = sum(one > worst for one in positive) / len(positive)
-        assert metrics.hits(torch.tensor(positive), torch.tensor(negative), k) == pytest.approx(expected)
+        for others in (torch.tensor(negative), rows):
+            assert metrics.hits(torch.tensor(positive), others, k) == pytest.approx(expected)
     assert metrics.hits(torch.tensor(positive), torch.tensor(negative), len(negative) + 1) == 1.0
 
 

@@ -47,7 +47,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     load = found(name, "data.load")
     identity: dict[str, Any] = {
         "load": name,
-        "edges": True,
+        "edges": "with attributes",
         "root": data.root and str(Path(data.root).resolve()),
     } | reading
     identity["code"] = code_digest(name.partition(":")[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,11 @@ from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.engine.graph.links import LinkGraph
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
+
+G = TypeVar("G", "Graph", "LinkGraph")
 
 _MOST_LAYERS = 64  # of a model that trims hops by itself
 _NO_FORWARD = Forward.of(nn.Module().forward).rest
@@ -37,8 +40,20 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the larg
 
 
 def forward_of(model: nn.Module, method: str = "forward") -> Forward:
-    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it."""
-    return Forward.of(getattr(getattr(model, "_orig_mod", model), method), method)
+    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it.
+
+    Methods that hand `*args` on to a part of the model take what that takes, as in PyG's GAE.
+    """
+    model = getattr(model, "_orig_mod", model)
+    form = Forward.of(getattr(model, method), method)
+    part = delegate_of(model, method)
+    return form if part is None else replace(Forward.of(part.forward), method=method)
+
+
+def delegate_of(model: nn.Module, method: str) -> nn.Module | None:
+    """The encoder or decoder to which `encode` or `decode`, which are written with `*args`, hand their arguments on."""
+    part = getattr(model, {"encode": "encoder", "decode": "decoder"}.get(method, ""), None)
+    return part if isinstance(part, nn.Module) and Forward.of(getattr(model, method), method).rest else None
 
 
 class PygModel(OwnModel):
@@ -60,6 +75,7 @@ class PygModel(OwnModel):
         if self.form.takes_data:
             return True
         model = getattr(self.model, "_orig_mod", self.model)
+        model = delegate_of(model, self.method) or model
         if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
             return False
         layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
@@ -189,7 +205,7 @@ def _generator_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
+def with_used_edges(graph: G, own: OwnModel, *, quiet: bool) -> G:
     """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
 
     Raises TaskError if the model needs one that the graph lacks.
@@ -199,8 +215,10 @@ def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
     if isinstance(own, PygModel):
         for name in OF_EDGES:
             if name in own.form.required and name not in given:
-                hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
-                raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
+                hint = f"set data.{name} in the function of data.load, or give {name} a default in {own.method}"
+                raise TaskError(
+                    f"{own.name}: {own.method} needs {name}, which the data does not have", hint, Cause.USER
+                )
     if (unused := [name for name in given if name not in used]) and not quiet:
         print(f"{own.name} does not take {' and '.join(unused)}: not used")
     without: dict[str, Any] = dict.fromkeys(unused)
