@@ -26,7 +26,7 @@ from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.own import pyg_inference
-from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own.forward_memory import Need, _peak, free_memory, measured
 from clusterctl.engine.training.own.model import arguments_of
 from clusterctl.engine.training.own.pyg_model import forward_of
 from clusterctl.engine.workloads.node_classification import graph_of
@@ -329,6 +329,52 @@ def test_the_memory_of_a_forward_grows_with_rows_and_edges(random_graph: MakeGra
     assert need.per_row < 64 * 8 * 10
     assert need.of(1000, 0) > 64 * 8 * 1000
     assert 0 < free_memory(torch.device("cpu")) < 1 << 50
+
+
+class Normed(Sage):
+    """With statistics, and random numbers."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.dropout(self.norm(self.convs[0](x, edge_index)).relu(), training=self.training)
+        out: Tensor = self.convs[1](x, edge_index)
+        return out
+
+
+@pytest.mark.parametrize("name", ["appnp", "arxiv_gcn", "gatv2", "graphconv", "sage_jk"])
+def test_a_step_needs_what_a_few_small_ones_let_expect(name: str, lone_task: Task) -> None:
+    """Within a factor of two of what the tensors of a step on the whole graph take, saved ones included."""
+    train, graph, _ = example(name, batch="graph", fan_out=(25, 10))
+    objective = OwnNodeClassification(graph, train, lone_task)
+    objective.model.train()
+    own: Any = objective._own
+    expected = pyg_inference.need_of(own, graph, 2, trains=True).bare(graph.num_nodes, graph.indices.numel())
+
+    def step() -> None:
+        own.outputs([whole(graph)], graph.x.double()).sum().backward()
+
+    taken = _peak(step)
+    assert taken / 2 < expected < 2 * taken
+
+
+def test_training_on_a_graph_that_does_not_fit_is_refused_before_the_first_step(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.Net = Normed  # type: ignore[attr-defined]
+    graph, train = random_graph(), replace(TRAIN, batch="graph", fan_out=(25, 10))
+    torch.manual_seed(train.seed)
+    plain = Normed(7, 3).double()
+    objective = OwnNodeClassification(graph, train, lone_task)
+    for (name, tensor), expected in zip(objective.model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(tensor, expected), name  # trying it left no trace, in its statistics either
+    assert all(parameter.grad is None for parameter in objective.model.parameters())
+    monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 10_000)
+    with pytest.raises(TaskError, match=r'users:Net: a step with train.batch = "graph" needs about 1 MB, of') as error:
+        OwnNodeClassification(graph, train, lone_task)
+    assert "leave train.batch out" in error.value.hint
 
 
 def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(

@@ -159,7 +159,7 @@ class PygModel(OwnModel):
 
 def print_what_varies(model: nn.Module, name: str, device: torch.device, forward: Callable[[], object]) -> None:
     """Print what keeps training from being the same on any number of ranks, from one `forward`; leaves no traces."""
-    with undisturbed(model, device), _kept(untrained(model)):
+    with undisturbed(model, device), kept(untrained(model)):
         model.train()
         before = _generator_state(device)
         forward()
@@ -177,7 +177,7 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
 @contextmanager
 def other_weights(model: nn.Module) -> Iterator[None]:
     """Within this context, all weights are others by some noise: fresh ones may hide a part of the model."""
-    with _kept(dict(model.named_parameters()) | untrained(model)):
+    with kept(dict(model.named_parameters()) | untrained(model)):
         torch.manual_seed(0)
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=_NOISE)
@@ -185,7 +185,7 @@ def other_weights(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _kept(tensors: dict[str, Tensor]) -> Iterator[None]:
+def kept(tensors: dict[str, Tensor]) -> Iterator[None]:
     """Restores the values of these tensors."""
     values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     try:
