@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch_geometric import nn as pyg
 from torch_geometric.utils import trim_to_layer
 
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, rows_of_a_step
 from clusterctl.engine.graph.features.arrangement import renumbered
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.graph.subgraphs import Subgraph, SubgraphSampler, neighbourhood, whole
@@ -411,6 +412,95 @@ def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(
     ours = dropout(x, 0.5)  # outside of a step
     torch.manual_seed(0)
     assert torch.equal(ours, F.dropout(x, 0.5))
+
+
+class Attentive(nn.Module):
+    """Attention with dropout of its weights, as in PyG's examples: before or in the layer's own loops over edges."""
+
+    kind: Any = pyg.GATConv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = self.kind(in_channels, 4, heads=2, dropout=0.6)
+        self.last = self.kind(8, out_channels, heads=1, concat=False, dropout=0.6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.last(F.elu(self.first(x, edge_index)), edge_index)
+        return out
+
+
+class InLayers(Attentive):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        nn.Module.__init__(self)
+        self.first = self.kind(in_channels, 4, heads=2, dropout=0.6, add_self_loops=False)
+        self.last = self.kind(8, out_channels, heads=1, concat=False, dropout=0.6, add_self_loops=False)
+
+    def layer(self, i: int, hop: Any, x: Tensor) -> Tensor:
+        out: Tensor = (self.last if i else self.first)((x, x[: hop.targets]), hop.edge_index)
+        return out
+
+
+@pytest.mark.parametrize("form", [Attentive, InLayers])
+@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GATv2Conv])
+def test_dropout_of_attention_is_drawn_by_edge(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    capsys: pytest.CaptureFixture[str],
+    form: type[Attentive],
+    kind: Any,
+) -> None:
+    users.Net = type("Net", (form,), {"kind": kind})  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, replace(TRAIN, fan_out=(3, 2)), lone_task)
+    assert "random numbers" not in capsys.readouterr().out
+    objective.model.train()
+    together, seeds = float(loss_of(objective, graph).detach()), graph.train
+    apart = [float(loss_of(objective, graph, part).detach()) * len(part) for part in seeds.tensor_split(3)]
+    assert sum(apart) / len(seeds) == pytest.approx(together, abs=1e-12)  # as on three ranks
+    assert [part.dropout for part in (objective.model.first, objective.model.last)] == [0.6, 0.6]
+    objective.model.eval()
+    assert float(loss_of(objective, graph).detach()) != together
+
+
+def test_by_edge_each_weight_is_dropped_with_its_probability_and_scaled(lone_task: Task) -> None:
+    torch.manual_seed(0)
+    conv = pyg.GATConv(3, 2, heads=4, dropout=0.6, add_self_loops=False)
+    draw_attention_by_edge(conv)
+    edges = torch.randint(200, (2, 5000)).unique(dim=1)
+    graph = Graph(*compressed(edges, 200), torch.randn(200, 3), *[edges[0]] * 4, num_classes=2)
+    sample = replace(whole(graph), randomness=(0, 0, 0))
+    weights = {}
+    for training in (False, True):
+        conv.train(training)
+        with rows_of_a_step(sample):
+            weights[training] = conv(graph.x, graph.edge_index, return_attention_weights=True)[1][1].detach()
+    kept = weights[True] != 0
+    assert float(kept.double().mean()) == pytest.approx(0.4, abs=0.01)
+    torch.testing.assert_close(weights[True][kept], weights[False][kept] / 0.4, rtol=1e-3, atol=0)
+    assert abs(float(torch.corrcoef(kept.double().t())[0, 1])) < 0.05  # heads are independent
+    again = conv(graph.x, graph.edge_index, return_attention_weights=True)[1][1]  # outside of a step it is PyG's
+    assert not torch.equal(again != 0, kept)
+
+
+@pytest.mark.parametrize("form", [Attentive, InLayers])
+def test_random_numbers_that_no_key_replaces_are_named_with_their_layers(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    capsys: pytest.CaptureFixture[str],
+    form: type[Attentive],
+) -> None:
+    class Own(pyg.GATConv):  # its dropout may be anywhere
+        def edge_update(self, *given: Any, **named: Any) -> Tensor:
+            return F.dropout(super().edge_update(*given, **named), 0.1, self.training)
+
+    Own.edge_update.__signature__ = inspect.signature(pyg.GATConv.edge_update)  # type: ignore[attr-defined]
+    users.Net = type("Net", (form,), {"kind": Own})  # type: ignore[attr-defined]
+    OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "random numbers" in line]
+    assert "first (Own) and last (Own)" in line
+    assert "GATConv and GATv2Conv draw by edge" in line
 
 
 def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(

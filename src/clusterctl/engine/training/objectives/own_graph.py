@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.dropout import graphs_of_a_step
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, graphs_of_a_step
 from clusterctl.engine.training.objectives.graph import GraphClassification, Graphs, features_of
 from clusterctl.engine.training.own.model import (
     OwnTraining,
@@ -60,6 +60,7 @@ class OwnGraphClassification(GraphClassification):
             level: {name: values for name, values in attributes.items() if self._call.takes(name)}
             for level, attributes in of_data.items()
         }
+        draw_attention_by_edge(self.model)
         self._begin(quiet=task.place.rank > 0 or fold > 0)
         self.own_training = OwnTraining(self.model, train.model, task)
         if task.place.rank == 0 and fold == 0:

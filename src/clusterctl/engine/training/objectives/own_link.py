@@ -105,6 +105,8 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         whole = self._inference(self._graph, train)
         if isinstance(whole, OwnInference):
             whole.warn_if_pieces_differ()
+            blocks = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
+            whole.print_what_varies(sampled_hops(blocks, (train.seed, 0, 0)))
         self._inferences = dict.fromkeys(("val", "test"), whole)
         for which, other in self._graph.other_messages().items():
             self._inferences[which] = self._inference(other, train)

@@ -101,6 +101,8 @@ class _ByHops:
             print(f"{own.name} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
         if not is_ours:
             self.inference.warn_if_pieces_differ()
+            tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
+            self.inference.print_what_varies(sampled_hops(tried, (train.seed, 0, 0)))
 
     def sample(self, batch: Batch) -> tuple[Tensor, list[Any], Batch | None]:
         """The nodes whose features the model gets, int64, and the hops; None: the outputs are of the batch's seeds."""

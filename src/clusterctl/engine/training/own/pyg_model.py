@@ -170,8 +170,17 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
     if norms:
         print(f"{name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number")
     if draws:
-        what = f"{name}: a forward draws random numbers, such as for dropout, so training depends on"
-        print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
+        # Those that are not replaced by drawing by edge, see `draw_attention_by_edge`.
+        of_layers = [
+            f"{part_name} ({type(part).__name__})"
+            for part_name, part in model.named_modules()
+            if hasattr(part, "propagate") and not hasattr(part, "dropped_by_edge") and getattr(part, "dropout", None)
+        ]
+        where = f"{' and '.join(of_layers)} and perhaps others" if of_layers else "such as for dropout"
+        instead = "with dropout from clusterctl.pyg it does not"
+        if of_layers:
+            instead = "GATConv and GATv2Conv draw by edge, and dropout from clusterctl.pyg by node"
+        print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
 
 
 @contextmanager
