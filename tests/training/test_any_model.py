@@ -664,6 +664,87 @@ class NeverLazy(Sage):
         self.spare = nn.LazyLinear(3)
 
 
+class FloatEdges(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index.float())
+
+
+class NoGrad(Sage):
+    @torch.no_grad()
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)
+
+
+class Squeezed(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)[:, 0]
+
+
+class AsList(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return super().forward(x, edge_index).tolist()
+
+
+class Predictions(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return F.one_hot(super().forward(x, edge_index).argmax(1), 3)
+
+
+class OnGpu(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x.to("cuda"), edge_index)
+
+
+class OfMasks(Sage):
+    def forward(self, data: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(data.x, data.edge_index)[data.train_mask]
+
+
+class Embedded(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(4, out_channels)
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(self.table(x[:, 0]), edge_index)
+
+
+class WrongWidth(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels + 1, out_channels)
+
+
+class NoSuper(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        self.conv = pyg.SAGEConv(in_channels, out_channels)
+
+
+class Percent(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, 50, self.training), edge_index)
+
+
+class Frozen(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.requires_grad_(False)
+
+
+class BrokenWeights(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        nn.init.constant_(self.convs[1].lin_l.bias, float("nan"))
+
+
+class Plain:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        pass
+
+
+def nothing(in_channels: int, out_channels: int) -> None:
+    return None
+
+
 class ByLayer(Sage):
     def layer(self, i: int, hop: Any, x: Tensor) -> Tensor:
         return x
@@ -692,6 +773,31 @@ class ByLayer(Sage):
         (ByLayer, {"batch": "graph"}, 'train.batch = "graph" needs a model with forward'),
         (ByLayer, {"hops": 2}, r"train.hops needs a model with forward\(x, edge_index\)"),
         (Sage, {"options": {"hidden": "wide"}}, "users:Net cannot be made: "),
+        (FloatEdges, {}, r"forward fails on x .*\(test_any_model.py, line \d+\)"),
+        (NoGrad, {}, "forward gives rows without a gradient"),
+        (Squeezed, {}, r"forward gives a tensor \[\d+\], where a row for each"),
+        (AsList, {}, "forward gives list, where a row for each"),
+        (Predictions, {}, "forward gives rows without a gradient"),
+        (OnGpu, {}, r"forward fails on x .*\(test_any_model.py, line \d+\)"),
+        (OfMasks, {}, r"forward fails on x .*train_mask.*\(test_any_model.py, line \d+\)"),
+        (Embedded, {}, r"forward fails on x .*indices.*\(test_any_model.py, line \d+\)"),
+        (WrongWidth, {}, r"forward fails on x \[\d+, 7\], .*\(test_any_model.py, line \d+\)"),
+        (NoSuper, {}, r"users:Net cannot be made: .*before Module.__init__.*\(test_any_model.py, line \d+\)"),
+        (Percent, {}, r"forward fails on x .*probability.*50.*\(test_any_model.py, line \d+\)"),
+        (Frozen, {}, "users:Net has nothing to train"),
+        (BrokenWeights, {}, "the parameter convs.1.lin_l.bias of users:Net"),
+        (Plain, {}, "users:Net returned Plain, not a torch.nn.Module"),
+        (nothing, {}, "users:Net returned NoneType, not a torch.nn.Module"),
+        (Sage(7, 3), {}, r"users:Net cannot be made: .*\(test_any_model.py, line \d+\)"),
+        (Sage, {"model": "users:Nett"}, "train.model = users:Nett: users has no Nett"),
+        (Sage, {"model": "user:Net"}, "train.model = user:Net: there is no module user"),
+        (Sage, {"options": {"out_channels": 2}}, r"forward gives a tensor \[\d+, 2\], where a row for each"),
+        (Sage, {"options": {"in_channels": 5}}, r"forward fails on x \[\d+, 7\], "),
+        (Sage, {"sampler": "users:Nothing"}, "train.sampler = users:Nothing: users has no Nothing"),
+        (Sage, {"loss": "users:Nothing", "metric": "accuracy"}, "train.loss = users:Nothing: users has no Nothing"),
+        (Sage, {"metric": "users:Nothing"}, "train.metric = users:Nothing: users has no Nothing"),
+        (Sage, {"loss": "mse"}, "train.loss = mse is for numbers, and y of this data are classes"),
+        (Sage, {"class_weights": (1.0, 2.0)}, "train.class_weights has 2 weights, and the data has 3 classes"),
         (Sage, {"sampling": "labor", "replace": True}, "labor draws without replacement"),
         (None, {"model": "GraphSAGE", "options": {"hidden": 3}}, "train.options.hidden: unknown key"),
         (None, {"model": "GAT", "options": {"hidden_channels": 3, "heads": 2}}, "GAT cannot be made: .*divisible"),
