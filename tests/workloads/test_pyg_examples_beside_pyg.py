@@ -72,7 +72,8 @@ def by_clusterctl(name: str, record: dict[str, Any], seed: int, task: Task) -> f
 
 def made(module: Any, train: dict[str, Any], features: int, outputs: int) -> torch.nn.Module:
     make = getattr(module, train["model"].partition(":")[2])
-    given = {"in_channels": features, "out_channels": outputs, "num_layers": len(train.get("fan_out", (0, 0)))}
+    given = {"num_layers": len(train.get("fan_out", (0, 0)))}
+    given |= {"in_channels": features, "out_channels": outputs, "num_features": features, "num_classes": outputs}
     named = {name: value for name, value in given.items() if name in inspect.signature(make).parameters}
     return make(**{**named, **train.get("options", {})})  # type: ignore[no-any-return]
 
