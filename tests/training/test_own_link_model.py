@@ -499,6 +499,14 @@ def test_attributes_of_edges_stay_with_their_edges(lone_task: Task, form: str) -
             assert score == auc(*(trained.model.decode(z, side).view(-1) for side in pairs))
 
 
+@pytest.mark.parametrize("metric", ["roc_auc", "mrr"])
+def test_scores_that_are_nan_are_refused(graph: LinkGraph, lone_task: Task, metric: str) -> None:
+    trained = objective(graph, lone_task, model="users:Pygs", metric=metric)
+    trained.model.mlp.bias.data.fill_(torch.nan)  # type: ignore[operator, union-attr]
+    with pytest.raises(TaskError, match="the model gives NaN for [0-9]+ of [0-9]+ examples in evaluation"):
+        trained.evaluate(["val"])
+
+
 def test_attributes_that_the_model_does_not_take_are_named(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
     trained = objective(link_graph(with_attributes(some_links()), "my:load"), lone_task, model="users:Pygs")
     assert "users:Pygs does not take edge_weight and edge_attr: not used" in capsys.readouterr().out

@@ -126,9 +126,11 @@ def _before_attention(part: Any, inputs: tuple[Any, Any, dict[str, Any]]) -> Non
     """Switch the layer's own dropout off, if its rows are those of the running step."""
     edge_index, _, given = inputs
     tensors = [one for value in given.values() for one in (value if isinstance(value, tuple) else ())]
-    rows = max((len(one) for one in tensors if one is not None), default=0)
-    known = bool(_running) and isinstance(edge_index, Tensor) and rows <= len(_running[-1].keys)
-    part.dropped_by_edge = part.dropout if known and part.training else 0.0
+    count = max((len(one) for one in tensors if one is not None), default=0)
+    rows = _running[-1] if _running else None
+    # The rows of a pooled graph are others than the nodes, but the first rows of a sample are those of a later layer.
+    known = rows is not None and (count == len(rows.keys) or (rows.of_graphs is None and count < len(rows.keys)))
+    part.dropped_by_edge = part.dropout if known and part.training and isinstance(edge_index, Tensor) else 0.0
     if part.dropped_by_edge:
         part.dropout = 0.0
 

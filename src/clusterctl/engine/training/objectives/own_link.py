@@ -196,12 +196,12 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             getattr(self._graph, f"{split}_each"),
         )
         scores = [self._scored(rows, part) for part in pairs]
+        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
+        kept = self._metric.kept(torch.cat(scores), y)
         if self._is_auc:
             return auc(*scores)
-        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         own = [own_slice(part.size(1)) for part in pairs]
         places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
-        kept = self._metric.kept(torch.cat(scores), y)
         return self._metric.score(kept, y, torch.cat(places), each)
 
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
