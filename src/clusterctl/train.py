@@ -29,6 +29,8 @@ def main() -> None:
             known = ", ".join(name for name in WORKLOADS if name != "command")
             raise UsageError(f"no such workload: {workload or '(none given)'}", f"one of {known}")
         job = job_from_words(workload, words)
+        if problems := [f"{key}: {problem}" for key, problem in job.train.contradictions(workload, job.data)]:
+            raise ConfigError("; ".join(problems))  # as at submission: a key without effect is not ignored in silence
         workloads.main(Context(to_record(job)))
     except ClusterctlError as error:
         print(error.text, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -91,6 +92,17 @@ def test_own_metrics_sort_runs_and_are_columns_in_csv(typed: Typed, fabricate: F
     code, out, err = typed("status", "--sort", "accuracy")
     assert (code, out) == (2, "")
     assert "nothing to sort by: accuracy\nhint: one of run, age," in err
+
+
+def test_scores_of_any_name_are_columns_in_csv(typed: Typed, fabricate: Fabricate) -> None:
+    others = {"val_error_worst": 3.0, "val_hits@20": 0.5, "test_score_mine": 0.25, "started": 7.0, "after": 8.0}
+    metrics = [{"step": 1, "steps": 2, "loss": 1.0}, {"step": 2, "steps": 2, **others}]
+    fabricate(A, {**FINISHED, "attempts/0/metrics.jsonl": metrics})
+    (row,) = csv.DictReader(io.StringIO(typed("status", A, "-o", "csv")[1]))
+    shown = {name: float(row[name]) for name in ("val_error_worst", "val_hits@20", "test_score_mine", "loss")}
+    assert shown == {**{name: others[name] for name in shown if name != "loss"}, "loss": 1.0}
+    assert (row["metrics.started"], row["metrics.after"]) == ("7.0", "8.0")  # beside the columns with these names
+    assert row["started"] != "7.0"
 
 
 def test_notes_and_tags_are_shown_and_select_runs(typed: Typed, fabricate: Fabricate) -> None:

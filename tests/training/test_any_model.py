@@ -19,16 +19,17 @@ from torch.nn import functional as F
 from torch_geometric import nn as pyg
 from torch_geometric.utils import trim_to_layer
 
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, rows_of_a_step
 from clusterctl.engine.graph.features.arrangement import renumbered
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.graph.subgraphs import Subgraph, SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import pyg_inference
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.own_model import arguments_of
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.pyg_model import forward_of
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own import pyg_inference
+from clusterctl.engine.training.own.forward_memory import Need, _peak, free_memory, measured
+from clusterctl.engine.training.own.model import arguments_of
+from clusterctl.engine.training.own.pyg_model import forward_of
 from clusterctl.engine.workloads.node_classification import graph_of
 from clusterctl.pyg import Dropout, dropout
 from clusterctl.shared.errors import TaskError
@@ -331,6 +332,52 @@ def test_the_memory_of_a_forward_grows_with_rows_and_edges(random_graph: MakeGra
     assert 0 < free_memory(torch.device("cpu")) < 1 << 50
 
 
+class Normed(Sage):
+    """With statistics, and random numbers."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.dropout(self.norm(self.convs[0](x, edge_index)).relu(), training=self.training)
+        out: Tensor = self.convs[1](x, edge_index)
+        return out
+
+
+@pytest.mark.parametrize("name", ["appnp", "arxiv_gcn", "gatv2", "graphconv", "sage_jk"])
+def test_a_step_needs_what_a_few_small_ones_let_expect(name: str, lone_task: Task) -> None:
+    """Within a factor of two of what the tensors of a step on the whole graph take, saved ones included."""
+    train, graph, _ = example(name, batch="graph", fan_out=(25, 10))
+    objective = OwnNodeClassification(graph, train, lone_task)
+    objective.model.train()
+    own: Any = objective._own
+    expected = pyg_inference.need_of(own, graph, 2, trains=True).bare(graph.num_nodes, graph.indices.numel())
+
+    def step() -> None:
+        own.outputs([whole(graph)], graph.x.double()).sum().backward()
+
+    taken = _peak(step)
+    assert taken / 2 < expected < 2 * taken
+
+
+def test_training_on_a_graph_that_does_not_fit_is_refused_before_the_first_step(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.Net = Normed  # type: ignore[attr-defined]
+    graph, train = random_graph(), replace(TRAIN, batch="graph", fan_out=(25, 10))
+    torch.manual_seed(train.seed)
+    plain = Normed(7, 3).double()
+    objective = OwnNodeClassification(graph, train, lone_task)
+    for (name, tensor), expected in zip(objective.model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(tensor, expected), name  # trying it left no trace, in its statistics either
+    assert all(parameter.grad is None for parameter in objective.model.parameters())
+    monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 10_000)
+    with pytest.raises(TaskError, match=r'users:Net: a step with train.batch = "graph" needs about 1 MB, of') as error:
+        OwnNodeClassification(graph, train, lone_task)
+    assert "leave train.batch out" in error.value.hint
+
+
 def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +412,95 @@ def test_dropout_by_node_is_the_same_for_a_seed_in_any_batch(
     ours = dropout(x, 0.5)  # outside of a step
     torch.manual_seed(0)
     assert torch.equal(ours, F.dropout(x, 0.5))
+
+
+class Attentive(nn.Module):
+    """Attention with dropout of its weights, as in PyG's examples: before or in the layer's own loops over edges."""
+
+    kind: Any = pyg.GATConv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = self.kind(in_channels, 4, heads=2, dropout=0.6)
+        self.last = self.kind(8, out_channels, heads=1, concat=False, dropout=0.6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.last(F.elu(self.first(x, edge_index)), edge_index)
+        return out
+
+
+class InLayers(Attentive):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        nn.Module.__init__(self)
+        self.first = self.kind(in_channels, 4, heads=2, dropout=0.6, add_self_loops=False)
+        self.last = self.kind(8, out_channels, heads=1, concat=False, dropout=0.6, add_self_loops=False)
+
+    def layer(self, i: int, hop: Any, x: Tensor) -> Tensor:
+        out: Tensor = (self.last if i else self.first)((x, x[: hop.targets]), hop.edge_index)
+        return out
+
+
+@pytest.mark.parametrize("form", [Attentive, InLayers])
+@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GATv2Conv])
+def test_dropout_of_attention_is_drawn_by_edge(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    capsys: pytest.CaptureFixture[str],
+    form: type[Attentive],
+    kind: Any,
+) -> None:
+    users.Net = type("Net", (form,), {"kind": kind})  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, replace(TRAIN, fan_out=(3, 2)), lone_task)
+    assert "random numbers" not in capsys.readouterr().out
+    objective.model.train()
+    together, seeds = float(loss_of(objective, graph).detach()), graph.train
+    apart = [float(loss_of(objective, graph, part).detach()) * len(part) for part in seeds.tensor_split(3)]
+    assert sum(apart) / len(seeds) == pytest.approx(together, abs=1e-12)  # as on three ranks
+    assert [part.dropout for part in (objective.model.first, objective.model.last)] == [0.6, 0.6]
+    objective.model.eval()
+    assert float(loss_of(objective, graph).detach()) != together
+
+
+def test_by_edge_each_weight_is_dropped_with_its_probability_and_scaled(lone_task: Task) -> None:
+    torch.manual_seed(0)
+    conv = pyg.GATConv(3, 2, heads=4, dropout=0.6, add_self_loops=False)
+    draw_attention_by_edge(conv)
+    edges = torch.randint(200, (2, 5000)).unique(dim=1)
+    graph = Graph(*compressed(edges, 200), torch.randn(200, 3), *[edges[0]] * 4, num_classes=2)
+    sample = replace(whole(graph), randomness=(0, 0, 0))
+    weights = {}
+    for training in (False, True):
+        conv.train(training)
+        with rows_of_a_step(sample):
+            weights[training] = conv(graph.x, graph.edge_index, return_attention_weights=True)[1][1].detach()
+    kept = weights[True] != 0
+    assert float(kept.double().mean()) == pytest.approx(0.4, abs=0.01)
+    torch.testing.assert_close(weights[True][kept], weights[False][kept] / 0.4, rtol=1e-3, atol=0)
+    assert abs(float(torch.corrcoef(kept.double().t())[0, 1])) < 0.05  # heads are independent
+    again = conv(graph.x, graph.edge_index, return_attention_weights=True)[1][1]  # outside of a step it is PyG's
+    assert not torch.equal(again != 0, kept)
+
+
+@pytest.mark.parametrize("form", [Attentive, InLayers])
+def test_random_numbers_that_no_key_replaces_are_named_with_their_layers(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    capsys: pytest.CaptureFixture[str],
+    form: type[Attentive],
+) -> None:
+    class Own(pyg.GATConv):  # its dropout may be anywhere
+        def edge_update(self, *given: Any, **named: Any) -> Tensor:
+            return F.dropout(super().edge_update(*given, **named), 0.1, self.training)
+
+    Own.edge_update.__signature__ = inspect.signature(pyg.GATConv.edge_update)  # type: ignore[attr-defined]
+    users.Net = type("Net", (form,), {"kind": Own})  # type: ignore[attr-defined]
+    OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "random numbers" in line]
+    assert "first (Own) and last (Own)" in line
+    assert "GATConv and GATv2Conv draw by edge" in line
 
 
 def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(
@@ -528,6 +664,87 @@ class NeverLazy(Sage):
         self.spare = nn.LazyLinear(3)
 
 
+class FloatEdges(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index.float())
+
+
+class NoGrad(Sage):
+    @torch.no_grad()
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)
+
+
+class Squeezed(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)[:, 0]
+
+
+class AsList(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return super().forward(x, edge_index).tolist()
+
+
+class Predictions(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return F.one_hot(super().forward(x, edge_index).argmax(1), 3)
+
+
+class OnGpu(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x.to("cuda"), edge_index)
+
+
+class OfMasks(Sage):
+    def forward(self, data: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(data.x, data.edge_index)[data.train_mask]
+
+
+class Embedded(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(4, out_channels)
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(self.table(x[:, 0]), edge_index)
+
+
+class WrongWidth(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels + 1, out_channels)
+
+
+class NoSuper(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        self.conv = pyg.SAGEConv(in_channels, out_channels)
+
+
+class Percent(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, 50, self.training), edge_index)
+
+
+class Frozen(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.requires_grad_(False)
+
+
+class BrokenWeights(Sage):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        nn.init.constant_(self.convs[1].lin_l.bias, float("nan"))
+
+
+class Plain:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        pass
+
+
+def nothing(in_channels: int, out_channels: int) -> None:
+    return None
+
+
 class ByLayer(Sage):
     def layer(self, i: int, hop: Any, x: Tensor) -> Tensor:
         return x
@@ -556,6 +773,31 @@ class ByLayer(Sage):
         (ByLayer, {"batch": "graph"}, 'train.batch = "graph" needs a model with forward'),
         (ByLayer, {"hops": 2}, r"train.hops needs a model with forward\(x, edge_index\)"),
         (Sage, {"options": {"hidden": "wide"}}, "users:Net cannot be made: "),
+        (FloatEdges, {}, r"forward fails on x .*\(test_any_model.py, line \d+\)"),
+        (NoGrad, {}, "forward gives rows without a gradient"),
+        (Squeezed, {}, r"forward gives a tensor \[\d+\], where a row for each"),
+        (AsList, {}, "forward gives list, where a row for each"),
+        (Predictions, {}, "forward gives rows without a gradient"),
+        (OnGpu, {}, r"forward fails on x .*\(test_any_model.py, line \d+\)"),
+        (OfMasks, {}, r"forward fails on x .*train_mask.*\(test_any_model.py, line \d+\)"),
+        (Embedded, {}, r"forward fails on x .*indices.*\(test_any_model.py, line \d+\)"),
+        (WrongWidth, {}, r"forward fails on x \[\d+, 7\], .*\(test_any_model.py, line \d+\)"),
+        (NoSuper, {}, r"users:Net cannot be made: .*before Module.__init__.*\(test_any_model.py, line \d+\)"),
+        (Percent, {}, r"forward fails on x .*probability.*50.*\(test_any_model.py, line \d+\)"),
+        (Frozen, {}, "users:Net has nothing to train"),
+        (BrokenWeights, {}, "the parameter convs.1.lin_l.bias of users:Net"),
+        (Plain, {}, "users:Net returned Plain, not a torch.nn.Module"),
+        (nothing, {}, "users:Net returned NoneType, not a torch.nn.Module"),
+        (Sage(7, 3), {}, r"users:Net cannot be made: .*\(test_any_model.py, line \d+\)"),
+        (Sage, {"model": "users:Nett"}, "train.model = users:Nett: users has no Nett"),
+        (Sage, {"model": "user:Net"}, "train.model = user:Net: there is no module user"),
+        (Sage, {"options": {"out_channels": 2}}, r"forward gives a tensor \[\d+, 2\], where a row for each"),
+        (Sage, {"options": {"in_channels": 5}}, r"forward fails on x \[\d+, 7\], "),
+        (Sage, {"sampler": "users:Nothing"}, "train.sampler = users:Nothing: users has no Nothing"),
+        (Sage, {"loss": "users:Nothing", "metric": "accuracy"}, "train.loss = users:Nothing: users has no Nothing"),
+        (Sage, {"metric": "users:Nothing"}, "train.metric = users:Nothing: users has no Nothing"),
+        (Sage, {"loss": "mse"}, "train.loss = mse is for numbers, and y of this data are classes"),
+        (Sage, {"class_weights": (1.0, 2.0)}, "train.class_weights has 2 weights, and the data has 3 classes"),
         (Sage, {"sampling": "labor", "replace": True}, "labor draws without replacement"),
         (None, {"model": "GraphSAGE", "options": {"hidden": 3}}, "train.options.hidden: unknown key"),
         (None, {"model": "GAT", "options": {"hidden_channels": 3, "heads": 2}}, "GAT cannot be made: .*divisible"),

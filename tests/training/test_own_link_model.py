@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch_geometric import seed_everything
 from torch_geometric.data import Data as PygData
 from torch_geometric.data import HeteroData
+from torch_geometric.nn import ARGA, GAE, GCN, VGAE, GATv2Conv, GraphConv, SAGEConv
 from torch_geometric.transforms import RandomLinkSplit
 from torch_geometric.utils import to_undirected
 
@@ -28,8 +29,8 @@ from clusterctl.engine.graph.links import LinkGraph, ends, has_edge
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.own_link_objective import LinkSample, OwnLinkPrediction
+from clusterctl.engine.training.objectives.link import auc
+from clusterctl.engine.training.objectives.own_link import LinkSample, OwnLinkPrediction
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
@@ -47,7 +48,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, LinkPredictionTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.data.own_data import own_recipe
@@ -142,6 +143,48 @@ class BrokenDecoder(Pygs):
         return super().decode(z[:, 1:], edge_label_index)
 
 
+class StarredDecoder(Pygs):
+    def decode(self, *others: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class Weighted(Pygs):
+    """Uses both attributes of edges."""
+
+    def __init__(self, in_channels: int, hidden: int = 8) -> None:
+        super().__init__(in_channels, hidden)
+        self.conv = GraphConv(in_channels, hidden)
+        self.bond = GATv2Conv(hidden, hidden, edge_dim=2)
+
+    def encode(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        x = self.conv(x, edge_index, edge_weight).relu()
+        out: Tensor = self.bond(x, edge_index, edge_attr)
+        return out
+
+
+class TwoSides(nn.Module):
+    """The encoder of a variational autoencoder, as in PyG's examples."""
+
+    def __init__(self, in_channels: int, width: int = 4) -> None:
+        super().__init__()
+        self.conv, self.mu, self.logstd = SAGEConv(in_channels, 8), SAGEConv(8, width), SAGEConv(8, width)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.conv(x, edge_index).relu()
+        return self.mu(x, edge_index), self.logstd(x, edge_index)
+
+
+def autoencoder(in_channels: int) -> nn.Module:
+    return GAE(GCN(in_channels, 8, 2, 4))
+
+
+def variational(in_channels: int) -> nn.Module:
+    return VGAE(TwoSides(in_channels))
+
+
+def adversarial(in_channels: int) -> nn.Module:
+    return ARGA(GCN(in_channels, 8, 2, 4), nn.Linear(4, 1))
+
+
 class Labelled(Pygs):
     def encode(self, x: Tensor, edge_index: Tensor, edge_label: Tensor) -> Tensor: ...  # type: ignore[override]
 
@@ -150,7 +193,7 @@ class Labelled(Pygs):
 def users() -> Iterator[types.ModuleType]:
     """The user's module."""
     module = types.ModuleType("users")
-    vars(module).update({name: value for name, value in globals().items() if isinstance(value, type)})
+    vars(module).update({name: value for name, value in globals().items() if callable(value)})
     sys.modules["users"] = module
     yield module
     del sys.modules["users"]
@@ -247,7 +290,7 @@ def test_with_features_on_disk_embeddings_are_there_too(
     memory = OwnLinkPrediction(graph, train, lone_task).evaluate(["val", "test"])
     disk = OwnLinkPrediction(load(LinkGraph, tmp_path / "graph.pt"), train, lone_task, 300)
     monkeypatch.setattr(hidden, "shared_table", None)
-    monkeypatch.setattr("clusterctl.engine.training.own_link_objective._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.engine.training.objectives.own_link._PAIRS_AT_ONCE", 7)
     assert disk.evaluate(["val", "test"]) == memory
 
 
@@ -413,6 +456,132 @@ def test_a_leak_is_named_in_one_line() -> None:
     ]
 
 
+def with_attributes(data: PygData) -> PygData:
+    generator = torch.Generator().manual_seed(5)
+    data.edge_weight = torch.rand(data.edge_index.size(1), generator=generator)
+    data.edge_attr = torch.randn(data.edge_index.size(1), 2, generator=generator)
+    return data
+
+
+@pytest.mark.parametrize("form", ["one graph", "splits", "splits with other messages"])
+def test_attributes_of_edges_stay_with_their_edges(lone_task: Task, form: str) -> None:
+    """Through the split, the order of the prepared edges, sampling, trimming, and each split's own messages."""
+    parts = [some_links()] if form == "one graph" else list(split())
+    if form == "splits with other messages":
+        parts[2].edge_index = torch.cat([parts[2].edge_index, parts[0].edge_index[:, :40].flip(0)], 1)
+    given = [with_attributes(part) for part in parts]
+    graph = link_graph(given[0] if len(given) == 1 else given, "my:load")
+    of_pairs: dict[tuple[int, ...], list[float]] = {}
+    for part in given:
+        for pair, weight, attributes in zip(part.edge_index.t(), part.edge_weight, part.edge_attr, strict=True):
+            of_pairs.setdefault(tuple(pair.tolist()), []).append(float(weight + 7 * attributes[0] + 9 * attributes[1]))
+    for messages in (graph, *graph.other_messages().values()):
+        assert messages.edge_weight is not None
+        assert messages.edge_attr is not None
+        mixed = messages.edge_weight + messages.edge_attr @ torch.tensor([7.0, 9.0])
+        for pair, value in zip(messages.edge_index.t().tolist(), mixed.tolist(), strict=True):
+            assert min(abs(value - one) for one in of_pairs[tuple(pair)]) < 1e-5
+    trained = objective(graph, lone_task, model="users:Weighted", batch_size=512)
+    (batch, *_) = EpochPlan(trained.seeds, 512, 0, 0, 1).batches(1)
+    prepared = trained.prepare(batch)
+    loss = trained.loss(batch, prepared)
+    loss.backward()  # type: ignore[no-untyped-call]
+    trained.model.eval()
+    scores = trained.evaluate(["val", "test"])
+    for which, score in scores.items():
+        messages = graph.other_messages().get(which, graph)
+        assert messages.edge_weight is not None
+        assert messages.edge_attr is not None
+        with torch.no_grad():
+            attributes = messages.edge_weight.double(), messages.edge_attr.double()
+            z = trained.model.encode(graph.x.double(), messages.edge_index, *attributes)
+            pairs = [getattr(graph, name).long() for name in (which, f"{which}_negatives")]
+            assert score == auc(*(trained.model.decode(z, side).view(-1) for side in pairs))
+
+
+@pytest.mark.parametrize("metric", ["roc_auc", "mrr"])
+def test_scores_that_are_nan_are_refused(graph: LinkGraph, lone_task: Task, metric: str) -> None:
+    trained = objective(graph, lone_task, model="users:Pygs", metric=metric)
+    trained.model.mlp.bias.data.fill_(torch.nan)  # type: ignore[operator, union-attr]
+    with pytest.raises(TaskError, match="the model gives NaN for [0-9]+ of [0-9]+ examples in evaluation"):
+        trained.evaluate(["val"])
+
+
+def test_attributes_that_the_model_does_not_take_are_named(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = objective(link_graph(with_attributes(some_links()), "my:load"), lone_task, model="users:Pygs")
+    assert "users:Pygs does not take edge_weight and edge_attr: not used" in capsys.readouterr().out
+    assert trained._graph.edge_attr is None
+    train, val, test = map(with_attributes, split())
+    del val.edge_attr
+    with pytest.raises(TaskError, match="val: it has no edge_attr that can be used, and others have"):
+        link_graph((train, val, test), "my:load")
+    del train.edge_attr
+    with pytest.raises(TaskError, match="train: it has no edge_attr that can be used, and others have"):
+        link_graph((train, test, val), "my:load")
+
+
+@pytest.mark.parametrize("model", ["autoencoder", "variational"])
+def test_pygs_autoencoders_have_the_losses_of_their_examples(
+    graph: LinkGraph, lone_task: Task, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Theirs is twice the mean over as many pairs with and without an edge; that of VGAE has a divergence."""
+    trained = objective(graph, lone_task, model=f"users:{model}", batch_size=64)
+    (batch, *_) = EpochPlan(trained.seeds, 64, 0, 0, 1).batches(1)
+    prepared = trained.prepare(batch)
+    trained.model.train()
+    loss = trained.loss(batch, prepared)
+    net: Any = trained.model
+    (sample,) = prepared.hops
+    torch.manual_seed(0)
+    trained.own_training.begin_step(trained._seed, batch.epoch, batch.step)  # the same random numbers
+    z = net.encode(graph.x.double()[sample.places], sample.edge_index)
+    positive, negative = prepared.pairs[:, prepared.y == 1], prepared.pairs[:, prepared.y == 0]
+    expected = net.recon_loss(z, positive, negative) / 2
+    if model == "variational":
+        expected = expected + net.kl_loss() / graph.num_nodes
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
+    assert ("kl_loss() is added" in capsys.readouterr().out) == (model == "variational")
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    net.eval()
+    score = trained.evaluate(["test"])["test"]
+    with torch.no_grad():
+        z = net.encode(graph.x.double(), graph.edge_index)
+        pairs = [getattr(graph, name).long() for name in ("test", "test_negatives")]
+        assert score == auc(*(net.decode(z, side, sigmoid=False) for side in pairs))
+
+
+@pytest.mark.parametrize("metric", ["mrr", "hits@2", "roc_auc"])
+def test_each_pair_may_have_negatives_of_its_own(lone_task: Task, metric: str) -> None:
+    parts = list(split())
+    generator = torch.Generator().manual_seed(2)
+    for part, each in zip(parts[1:], (5, 3), strict=True):
+        part.edge_label_index, part.edge_label = pairs_of(part, 1), None
+        part.dst_neg_index = torch.randint(60, (part.edge_label_index.size(1), each), generator=generator)
+    graph = link_graph(parts, "my:load")
+    assert (graph.val_each, graph.test_each) == (5, 3)
+    trained = objective(graph, lone_task, model="users:Pygs", metric=metric)
+    trained.model.eval()
+    for part, score in zip(parts[1:], trained.evaluate(["val", "test"]).values(), strict=True):
+        with torch.no_grad():
+            z = Pygs.encode(trained.model, part.x.double(), part.edge_index)
+            sources, targets = part.edge_label_index
+            others = torch.stack([sources[:, None].expand_as(part.dst_neg_index), part.dst_neg_index]).flatten(1)
+            positive = Pygs.decode(trained.model, z, torch.stack([sources, targets])).view(-1)
+            rows = Pygs.decode(trained.model, z, others).view(len(sources), -1)
+        above, ties = (rows > positive[:, None]).sum(1), (rows == positive[:, None]).sum(1)
+        expected = {
+            "mrr": float((1 / (1 + above + ties / 2)).double().mean()),
+            "hits@2": float((above + ties < 2).double().mean()),
+        }
+        if metric == "roc_auc":
+            assert score == auc(positive, rows.flatten())
+        else:
+            assert score.value == pytest.approx(expected[metric], rel=1e-6)
+    with pytest.raises(TaskError, match="but test has 3 pairs without an edge for each with one: all would be hits"):
+        objective(graph, lone_task, model="users:Pygs", metric="hits@4")
+
+
 SPLIT = split()
 PAIRS = SPLIT[1].edge_label.numel()
 
@@ -430,6 +599,13 @@ PAIRS = SPLIT[1].edge_label.numel()
         ({"x": torch.zeros(60, 2)}, "val: x is not that of train"),
         ({"x": None}, "val: it has no x"),
         ({"edge_index": None}, "val: it has no edge_index"),
+        ({"dst_neg_index": torch.zeros(3, 2).long()}, "val: it has pairs without an edge twice: dst_neg_index, and"),
+        ({"edge_label": None, "dst_neg_index": torch.zeros(3, 2).long()}, "val: dst_neg_index has shape .3, 2., and"),
+        (
+            {"edge_label": None, "dst_neg_index": torch.full((PAIRS, 2), 60)},
+            "val: dst_neg_index has targets from 60 to 60, beyond",
+        ),
+        ({"edge_label": None, "dst_neg_index": torch.zeros(PAIRS, 2)}, "val: dst_neg_index is float32"),
     ],
 )
 def test_a_wrong_split_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -460,7 +636,10 @@ def test_what_is_no_split_graph_is_refused(result: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("OldDecoder", {}, r"decode\(z: .* must take two arguments"),
+        ("OldDecoder", {}, r"decode\(z, pos_edge_index, neg_edge_index\): it must take two arguments"),
+        ("adversarial", {}, "has a discriminator, which needs a second optimizer"),
+        ("Weighted", {}, "encode needs edge_weight, which the data does not have"),
+        ("StarredDecoder", {}, r"decode\(\*others\): it must take two arguments"),
         ("WideDecoder", {}, r"decode gives a tensor \[32, 8\]"),
         ("BrokenDecoder", {}, r"decode fails on 32 pairs, rows .*test_own_link_model.py, line"),
         ("Labelled", {}, "encode.* edge_label"),

@@ -18,7 +18,7 @@ from torch_geometric.utils import dropout_edge
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.spec import NodeClassificationTrain
 
 MakeGraph = Callable[..., Graph]
@@ -74,6 +74,56 @@ def made(users: types.ModuleType, kind: type[nn.Module], graph: Graph, task: Tas
 def gin(width: int, out: int) -> nn.Module:
     layer: nn.Module = pyg.GINConv(nn.Linear(width, out))
     return layer
+
+
+class OnEdges(nn.Module):
+    """Embeds the attributes of edges, so that its layers get other tensors than the sample has."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(2, 6)
+        self.convs = nn.ModuleList(
+            [pyg.GINEConv(nn.Linear(7, 6), edge_dim=6), pyg.GINEConv(nn.Linear(6, out_channels))]
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        attributes = self.embed(edge_attr)
+        x = self.convs[0](x, edge_index, attributes).relu()
+        out: Tensor = self.convs[1](x, edge_index, edge_attr=attributes)
+        return out
+
+
+@pytest.mark.parametrize("more", range(-2, 3))
+def test_attributes_of_edges_are_told_from_rows_of_as_many_nodes(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, more: int
+) -> None:
+    """A sample with exactly as many edges as rows is rare, and there is one in every long training."""
+    graph = random_graph()
+    edges = graph.indices.numel()
+    graph = replace(graph, edge_attr=torch.randn(edges, 2, generator=torch.Generator().manual_seed(3)).double())
+    trained = made(users, OnEdges, graph, lone_task)
+    trimming = trained._own.trimming
+    assert trimming.is_on
+    sample = trained._form._sampler.sample(graph.train[:6], 0, 0)
+    rows, count = len(sample.places), sample.edge_index.size(1)
+    # Copies of the rows of the last depth, which nothing reads, or of the first edges into them, make up the numbers.
+    wanted = max(rows, count) + 4
+    places = torch.cat([sample.places, sample.places[:1].expand(wanted - rows)])
+    last = sample.edge_index[:, -1:].expand(2, wanted + more - count)
+    sample = replace(
+        sample,
+        places=places,
+        edge_index=torch.cat([sample.edge_index, last], 1),
+        edges=torch.cat([sample.edges, sample.edges[-1:].expand(wanted + more - count)]),
+        rows_by_depth=(*sample.rows_by_depth[:-1], sample.rows_by_depth[-1] + wanted - rows),
+        edges_by_depth=(*sample.edges_by_depth[:-1], sample.edges_by_depth[-1] + wanted + more - count),
+    )
+    assert sample.edge_index.size(1) - len(sample.places) == more
+    x = graph.x[places]
+    found = trained._own.outputs([sample], x)
+    assert trimming.is_on
+    trimming.is_on = False
+    torch.testing.assert_close(found, trained._own.outputs([sample], x), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.ranks import CORA
 
 from clusterctl.shared.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
 from clusterctl.shared.spec import RedditTrain
-from clusterctl.train import job_from_words
+from clusterctl.train import job_from_words, main
 
 JOB = 'workload = "reddit"\n[data]\nroot = "../data"\n[train]\nepochs = 7\n'
 
@@ -53,6 +53,19 @@ def test_invalid_arguments_are_reported(words: list[str], error: type[Clusterctl
     with pytest.raises(error) as raised:
         job_from_words("reddit", words)
     assert message in raised.value.message
+
+
+def test_keys_that_contradict_each_other_are_refused_as_at_submission(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["node-classification", "train.model=gat", "train.loss=mse", "train.hops=2"]
+    monkeypatch.setattr(sys, "argv", ["train", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == ConfigError.exit_code
+    error = capsys.readouterr().err
+    assert 'train.hops: model "gat" has layers; remove this key' in error
+    assert 'train.loss: "mse" needs data of your own' in error
 
 
 def test_a_job_file_with_invalid_toml_fails_with_its_name(job_file: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.storage import Recipe, shared
-from clusterctl.engine.training.own_model import found
+from clusterctl.engine.training.own.model import found
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     load = found(name, "data.load")
     identity: dict[str, Any] = {
         "load": name,
-        "edges": True,
+        "edges": "with attributes",
         "root": data.root and str(Path(data.root).resolve()),
     } | reading
     identity["code"] = code_digest(name.partition(":")[0])

@@ -19,7 +19,7 @@ from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.links import negatives
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import Recipe, compressed
-from clusterctl.engine.training.link_objective import Interactions
+from clusterctl.engine.training.objectives.link import Interactions
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.record.files import open_regular, read_whole
 

@@ -1,28 +1,33 @@
-"""Dropout for models with `forward(x, edge_index)` whose masks are the same on any number of ranks.
+"""Dropout for models of users whose masks are the same on any number of ranks.
 
     from clusterctl.pyg import dropout      # instead of torch.nn.functional.dropout
     from clusterctl.pyg import Dropout      # instead of torch.nn.Dropout
 
 The mask of a row depends on the step, the row's (node, depth), and how many such calls came before in the forward. In
-models of whole graphs, it depends on the node, or on the graph after the nodes are read out.
+models of whole graphs, it depends on the node, or on the graph after the nodes are read out. PyG's attention layers
+draw by edge, from the keys of both ends, without a change of the model.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.subgraphs import Subgraph
+
+_IN_A_HOP = 1 << 20  # separates these masks from those of `Hop.dropout`, whose numbers are small
+_BY_EDGE = ("GATConv", "GATv2Conv")  # PyG's layers that end `edge_update` with dropout of what it returns
 
 
 @dataclass
@@ -63,6 +68,19 @@ def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
 
 
 @contextmanager
+def rows_of_a_hop(hop: Hop) -> Iterator[None]:
+    """Like `rows_of_a_step`, for the rows that a layer of its own gets."""
+    if hop.randomness is None:
+        yield
+        return
+    _running.append(_Rows(hop.nodes, (*hop.randomness, _IN_A_HOP)))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+@contextmanager
 def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...]) -> Iterator[None]:
     """Within this context, `dropout` masks the rows of a batch by node or by graph, which have these int64 numbers."""
     _running.append(_Rows(nodes, randomness, graphs))
@@ -85,6 +103,47 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     rows.calls += 1
     key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)
     return keyed_dropout(input.flatten(1), keys, p, key).view_as(input)
+
+
+def draw_attention_by_edge(model: nn.Module) -> None:
+    """Have the attention layers of a model draw their dropout by edge in a step of clusterctl.
+
+    Other layers of PyG apply it where nothing can be put in its place.
+    """
+    part: Any  # of PyG, which has no types
+    for part in model.modules():
+        of_pyg: list[Any] = [
+            kind for kind in type(part).__mro__ if kind.__module__.startswith("torch_geometric.nn.conv")
+        ]
+        made = next((kind for kind in of_pyg if kind.__name__ in _BY_EDGE), None)
+        if made is not None and type(part).edge_update is made.edge_update and not hasattr(model, "_orig_mod"):
+            part.dropped_by_edge = 0.0
+            part.register_edge_update_forward_pre_hook(_before_attention)
+            part.register_edge_update_forward_hook(_after_attention)
+
+
+def _before_attention(part: Any, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
+    """Switch the layer's own dropout off, if its rows are those of the running step."""
+    edge_index, _, given = inputs
+    tensors = [one for value in given.values() for one in (value if isinstance(value, tuple) else ())]
+    count = max((len(one) for one in tensors if one is not None), default=0)
+    rows = _running[-1] if _running else None
+    # The rows of a pooled graph are others than the nodes, but the first rows of a sample are those of a later layer.
+    known = rows is not None and (count == len(rows.keys) or (rows.of_graphs is None and count < len(rows.keys)))
+    part.dropped_by_edge = part.dropout if known and part.training and isinstance(edge_index, Tensor) else 0.0
+    if part.dropped_by_edge:
+        part.dropout = 0.0
+
+
+def _after_attention(part: Any, inputs: tuple[Any, Any, dict[str, Any]], weights: Tensor) -> Tensor:
+    p, part.dropped_by_edge = part.dropped_by_edge, 0.0
+    if not p:
+        return weights
+    part.dropout, rows = p, _running[-1]
+    rows.calls += 1
+    sources, targets = rows.keys[inputs[0]]
+    key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)
+    return keyed_dropout(weights, draws(0, targets) + sources, p, key)
 
 
 class Dropout(nn.Module):

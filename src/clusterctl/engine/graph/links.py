@@ -5,7 +5,8 @@ An edge is a place in `graph.indices` (int64). The sources of each target ascend
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.storage import FeatureGraph, compressed
 from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 _MOST_DRAWS = 1000  # per negative; if 1 % of the pairs have no edge, 1 in 20,000 examples finds none
 
@@ -23,7 +25,8 @@ class LinkGraph(FeatureGraph):
     """A graph of the edges that carry messages in training; without `train`, they are the examples, too.
 
     The splits are pairs, sources in the first row, int32 [2, pairs]. `*_negatives` are pairs without an edge: for `val`
-    and `test` always the same ones, for `train` in addition to those drawn in each epoch.
+    and `test` always the same ones, for `train` in addition to those drawn in each epoch. With `*_each`, so many of
+    them belong to each pair, in the order of the pairs. Attributes of edges are as in `Graph`.
     """
 
     val: Tensor
@@ -32,19 +35,31 @@ class LinkGraph(FeatureGraph):
     test_negatives: Tensor
     train: Tensor | None = None
     train_negatives: Tensor | None = None
+    val_each: int = 0
+    test_each: int = 0
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
     val_indptr: Tensor | None = None  # the edges that carry messages when `val` is evaluated, if they are others
     val_indices: Tensor | None = None
+    val_edge_weight: Tensor | None = None
+    val_edge_attr: Tensor | None = None
     test_indptr: Tensor | None = None
     test_indices: Tensor | None = None
+    test_edge_weight: Tensor | None = None
+    test_edge_attr: Tensor | None = None
 
-    def other_messages(self) -> dict[str, Adjacency]:
-        """The edges that carry messages when a split is evaluated, for those with others than training."""
-        own = {"val": (self.val_indptr, self.val_indices), "test": (self.test_indptr, self.test_indices)}
-        return {
-            split: Adjacency(indptr, indices)
-            for split, (indptr, indices) in own.items()
-            if indptr is not None and indices is not None
-        }
+    def other_messages(self) -> dict[str, Self]:
+        """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
+
+        They have those attributes of edges that this graph has.
+        """
+        found = {}
+        for split in ("val", "test"):
+            if getattr(self, f"{split}_indptr") is not None:
+                used = [name for name in OF_EDGES if getattr(self, name) is not None]
+                own = {name: getattr(self, f"{split}_{name}") for name in ("indptr", "indices", *used)}
+                found[split] = replace(self, **own)
+        return found
 
 
 def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:

@@ -107,14 +107,14 @@ class HeteroGraph:
 
 @dataclass(frozen=True)
 class LabelledHeteroGraph(HeteroGraph):
-    """A heterogeneous graph with classes and splits of the nodes of one type."""
+    """A heterogeneous graph with answers and splits of the nodes of one type."""
 
-    node_type: str  # the type of the nodes with classes
-    y: Tensor  # int64 [nodes of that type]
+    node_type: str  # the type of the nodes with answers
+    y: Tensor  # of the nodes of that type, as in `Graph`
     train: Tensor  # int64, ascending, as `val` and `test`
     val: Tensor
     test: Tensor
-    num_classes: int
+    num_classes: int  # or outputs
 
 
 def resident(graph: G, task: Task, dtype: torch.dtype) -> G:

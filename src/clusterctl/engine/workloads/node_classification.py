@@ -23,9 +23,9 @@ from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
@@ -44,7 +44,7 @@ def main(context: Context) -> None:
     train, data = context.job.train, context.job.data
     assert isinstance(train, NodeTrain | NodeClassificationTrain)
     if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
-        recipe_of_relations = relations_recipe(data, train.generated)
+        recipe_of_relations = relations_recipe(data, train.generated, train.reading)
         with joined(context) as task:
             relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
             objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
@@ -74,10 +74,12 @@ def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Rec
     return arranged(found, data.order, data.disk_precision)
 
 
-def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:
+def relations_recipe(
+    data: Data, generated: float, reading: Mapping[str, str] = MappingProxyType({})
+) -> Recipe[LabelledHeteroGraph]:
     """Like `recipe`, for a graph with several types of nodes and edges."""
     if data.load is not None:
-        return own_recipe(data, relations_of)
+        return own_recipe(data, relations_of, **reading)
     if data.root is not None:
         return igb.recipe(data.root, undirected=data.undirected)
     if generated:
@@ -96,8 +98,13 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
 
 
-def relations_of(result: Any, name: str, notes: list[str] | None = None) -> LabelledHeteroGraph:
-    """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
+def relations_of(
+    result: Any, name: str, notes: list[str] | None = None, answers: str = "classes"
+) -> LabelledHeteroGraph:
+    """The graph in PyG's `HeteroData`, or in a data set of one, with `y` of one node type. Raises TaskError.
+
+    `answers` is the kind of `y`, as in `Given.answers`.
+    """
     given = Given(name, notes)
     data = given.single(result, "HeteroData")
     labelled = [kind for kind in data.node_types if "y" in data[kind]]
@@ -116,8 +123,8 @@ def relations_of(result: Any, name: str, notes: list[str] | None = None) -> Labe
         pairs = given.edges(data[edge_type], counts[target], counts[source], where)
         edges[edge_type] = compressed(pairs, counts[target], counts[source])
         given.unused([data[edge_type]], ["edge_index"], where)
-    labels = given.labels(data[kind], counts[kind], f"{kind}: ")
-    masks = given.splits(data[kind], labels, f"{kind}: ")
+    y = given.answers(data[kind], counts[kind], answers, f"{kind}: ")
+    masks = given.splits(data[kind], y, f"{kind}: ")
     for node_type in data.node_types:
         given.unused([data[node_type]], ["x", *(("y", *_MASKS) if node_type == kind else ())], f"{node_type}: ")
     return LabelledHeteroGraph(
@@ -126,9 +133,9 @@ def relations_of(result: Any, name: str, notes: list[str] | None = None) -> Labe
         {edge_type: indices for edge_type, (_, indices) in edges.items()},
         x,
         kind,
-        labels,
+        y,
         **masks,
-        num_classes=given.number_of_classes(labels),
+        num_classes=given.outputs(y),
     )
 
 

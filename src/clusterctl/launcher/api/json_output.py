@@ -79,12 +79,24 @@ def runs(report: Report) -> list[dict[str, Any]]:
 
 
 def flat(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns and rows of a table of `runs`: a program's own metrics are columns, too."""
+    """The columns and rows of a table of `runs`: a program's own metrics are columns, too.
+
+    One with the name of another column, such as "started", is in "metrics.started".
+    """
     keys = json.loads(STATUS_SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"]
     columns = [key for key in keys if key not in ("metrics", "after")]
-    logged = {name for one in found for name in one["metrics"]} - {*keys}
-    own = sorted(name for name in logged if metric_of(name).role not in (Role.COUNT, Role.PART))
-    return [*columns, *own], [{**one["metrics"], **one, "tags": " ".join(one["tags"])} for one in found]
+    listed = {name for name, metric in KNOWN.items() if metric.listed}
+    logged = {name for one in found for name in one["metrics"]} - listed
+    own = {
+        name: f"metrics.{name}" if name in keys else name
+        for name in sorted(logged)
+        if metric_of(name).role not in (Role.COUNT, Role.PART)
+    }
+    rows = []
+    for one in found:
+        metrics = {own[name]: value for name, value in one["metrics"].items() if name in own}
+        rows.append({**metrics, **one, "tags": " ".join(one["tags"])})
+    return [*columns, *own.values()], rows
 
 
 def run(status: Status, now: float) -> dict[str, Any]:

@@ -385,8 +385,6 @@ class NodeClassificationTrain(Learning, LoopTrain):
             for name in ("batch", "hops", "sampler"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
-        if self.model == "rgat":
-            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)

@@ -9,7 +9,8 @@ model allows that is tried on a sample: its outputs must stay the same.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import accumulate
+from inspect import signature
+from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ class Trimming:
         # A norm over the rows would see fewer of them in training. Hooks are not called in compiled models.
         cannot = hasattr(model, "_orig_mod") or any(isinstance(part, _NormBase) for part in model.modules())
         self._layers = [] if cannot else [part for part in model.modules() if isinstance(part, MessagePassing)]
+        self._arguments = {layer: [*signature(layer.forward).parameters] for layer in self._layers}
         for layer in self._layers:
             layer.register_forward_pre_hook(self._before, with_kwargs=True)
             layer.register_forward_hook(self._after)
@@ -88,18 +90,21 @@ class Trimming:
         (above, below), edges = self._counts()
         whole = self._sample.edge_index
 
-        def cut(value: Any) -> Any:
+        def cut(name: str, value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.dim():
                 return value
             if value is whole:
                 return value[:, :edges]
-            if len(value) == whole.size(1) != above:
+            # A sample may have as many edges as rows: then the argument's name decides, as PyG's layers call them.
+            is_of_edges = name.startswith("edge")
+            if len(value) == whole.size(1) and (is_of_edges or len(value) != above):
                 return value[:edges]
-            if len(value) != above:  # edges of the model's own making, or rows of another layer
+            if is_of_edges or len(value) != above:  # edges of the model's own making, or rows of another layer
                 raise CannotTrimError
             return (value, value[:below]) if layer in self._apart else value
 
-        return tuple(map(cut, positional)), {name: cut(value) for name, value in named.items()}
+        names = chain(self._arguments[layer], repeat(""))
+        return tuple(map(cut, names, positional)), {name: cut(name, value) for name, value in named.items()}
 
     def _after(self, layer: nn.Module, _: Any, output: Any) -> Any:  # noqa: ARG002 - torch's signature
         if self._sample is None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.shared.spec.learning import Learning
 
+_TRIED = 16  # fewer scores may be between 0 and 1 by chance
 _OF_NUMBERS: dict[str, Callable[..., Tensor]] = {
     "bce_with_logits": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
@@ -47,6 +49,7 @@ class Loss:
             raise TaskError(
                 f"train.loss = {train.loss} is for numbers, and y of this data are classes", hint, Cause.DATA
             )
+        self._may_be_probabilities = self._name in ("cross_entropy", "bce_with_logits")  # until the first scores
         self._has_missing = y.is_floating_point() and bool(y.isnan().any())
         self._weights = _class_weights(train.class_weights, y[training], classes)
 
@@ -72,6 +75,9 @@ class Loss:
         """
         if self._own:
             return self._of_function(self._own, scores, y, weights, total)
+        if self._may_be_probabilities and len(scores) >= _TRIED:
+            self._may_be_probabilities = False
+            self._print_if_probabilities(scores.detach())
         if self._name == "cross_entropy":
             class_weights = None if self._weights is None else self._weights.to(scores)
             losses = F.cross_entropy(scores, y, class_weights, reduction="none", label_smoothing=self._smoothing)
@@ -81,6 +87,16 @@ class Loss:
             losses = torch.where(known, losses, 0.0)
             weights = weights.view(-1, *[1] * (y.dim() - 1))
         return (losses * weights).sum() / total
+
+    def _print_if_probabilities(self, scores: Tensor) -> None:
+        """Warn of a softmax or sigmoid at the end of the model: these losses apply their own, and learn little then."""
+        if not bool(((scores > 0) & (scores < 1)).all()) or dist.get_rank():
+            return
+        ones = scores.sum(1) if scores.dim() == 2 else scores[:0]
+        if self._name == "bce_with_logits":
+            print("train.loss = bce_with_logits: the model's scores are all between 0 and 1; leave out its sigmoid")
+        elif torch.allclose(ones, torch.ones_like(ones), atol=1e-3):
+            print("train.loss = cross_entropy: the model's scores are probabilities; leave out its softmax")
 
     @staticmethod
     def _of_function(own: OwnFunction, scores: Tensor, y: Tensor, weights: Tensor, total: Tensor | int) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.dropout import graphs_of_a_step
-from clusterctl.engine.training.graph_objective import GraphClassification, Graphs, features_of
-from clusterctl.engine.training.own_model import (
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, graphs_of_a_step
+from clusterctl.engine.training.objectives.graph import GraphClassification, Graphs, features_of
+from clusterctl.engine.training.own.model import (
     OwnTraining,
     broken_parameter,
     built,
@@ -21,7 +21,7 @@ from clusterctl.engine.training.own_model import (
     described,
     undisturbed,
 )
-from clusterctl.engine.training.pyg_model import forward_of, print_what_varies
+from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class OwnGraphClassification(GraphClassification):
             level: {name: values for name, values in attributes.items() if self._call.takes(name)}
             for level, attributes in of_data.items()
         }
+        draw_attention_by_edge(self.model)
         self._begin(quiet=task.place.rank > 0 or fold > 0)
         self.own_training = OwnTraining(self.model, train.model, task)
         if task.place.rank == 0 and fold == 0:

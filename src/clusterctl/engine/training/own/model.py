@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from clusterctl.engine.graph.attention import Gat
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, rows_of_a_hop
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.training.state import PartState, flattened, put, untrained
 from clusterctl.shared.errors import Cause, TaskError
@@ -233,6 +234,7 @@ class OwnModel:
     def __init__(self, model: nn.Module, name: str, classes: int | None, method: str = "forward") -> None:
         """`method` is called instead of `forward` if it is another."""
         self.model, self.name, self.classes, self.method = model, name, classes, method
+        draw_attention_by_edge(model)
         self.by_layer = hasattr(model, "layer")
         self.call: Callable[..., Any] = model if method == "forward" else getattr(model, method)
 
@@ -252,7 +254,8 @@ class OwnModel:
     def layer(self, number: int, hop: Hop, x: Tensor, *, last: bool) -> Tensor:
         """The new rows of the hop's targets. Raises TaskError if the number of rows is wrong."""
         try:
-            rows = self.model.layer(number, hop, x)  # type: ignore[operator]
+            with rows_of_a_hop(hop):
+                rows = self.model.layer(number, hop, x)  # type: ignore[operator]
         except Exception as error:
             shapes = f"x {[*x.shape]}, {hop.targets} targets, {hop.edge_index.size(1)} edges"
             message = f"{self.name}: layer {number} fails on {shapes}: {described(error)}"

@@ -1,4 +1,4 @@
-"""How much memory a model's forward needs, measured on small inputs, and how much there is."""
+"""How much memory a model's forward, or a step of its training, needs: measured on small inputs; how much there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,20 +24,25 @@ _FEW, _MANY = 8, 24
 
 
 class Need(NamedTuple):
-    """Bytes of a forward for each row and each edge, at its peak, with its inputs."""
+    """Bytes of a forward, or of a step, for each row and each edge, at its peak, with its inputs."""
 
     per_row: float
     per_edge: float
 
+    def bare(self, rows: int, edges: int) -> int:
+        """The bytes for this many rows and edges, as measured."""
+        return int(self.per_row * rows + self.per_edge * edges)
+
     def of(self, rows: int, edges: int) -> int:
-        """The bytes of a forward on this many rows and edges, with a margin."""
-        return int(_MARGIN * (self.per_row * rows + self.per_edge * edges))
+        """The bytes for this many rows and edges, with a margin."""
+        return int(_MARGIN * self.bare(rows, edges))
 
 
 def measured(forward: Callable[[int], Any], rows: int, edges: int) -> Need:
     """The need of `forward(times)`, which runs on `rows` rows and on `times` copies of `edges` edges.
 
-    Rows and edges may need most at different moments; the sum is never too small. Many edges show their share.
+    It may end with a backward pass. Rows and edges may need most at different moments; the sum is never too small. Many
+    edges show their share.
     """
     few, many = (_peak(lambda times=times: forward(times)) for times in (_FEW, _MANY))  # type: ignore[misc]
     per_edge = (many - few) / max(1, (_MANY - _FEW) * edges)
@@ -48,7 +54,7 @@ def measured(forward: Callable[[int], Any], rows: int, edges: int) -> Need:
 
 
 def _peak(work: Callable[[], Any]) -> int:
-    with _LiveBytes() as mode:
+    with _LiveBytes() as mode, saved_tensors_hooks(mode.saved, lambda tensor: tensor):
         work()
     return int(mode.peak)
 
@@ -76,6 +82,16 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._users[key] = self._users.get(key, 0) + 1
                 weakref.finalize(tensor, self._dropped, key, size)
         return result
+
+    def saved(self, tensor: Tensor) -> Tensor:
+        """Counts what autograd saves for the backward pass, under another object than the forward's."""
+        if tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            key, size = storage.data_ptr(), storage.nbytes()
+            if self._users.get(key):
+                self._users[key] += 1
+                weakref.finalize(tensor, self._dropped, key, size)
+        return tensor
 
     def _dropped(self, key: int, size: int) -> None:
         self._users[key] -= 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
-from clusterctl.engine.training.own_model import (
+from clusterctl.engine.training.own.model import (
     OwnModel,
     check_has_gradient,
     check_not_lazy,
@@ -19,16 +19,19 @@ from clusterctl.engine.training.own_model import (
     relative_difference,
     undisturbed,
 )
+from clusterctl.engine.training.own.trimming import CannotTrimError, Trimming
 from clusterctl.engine.training.state import untrained
-from clusterctl.engine.training.trimming import CannotTrimError, Trimming
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.engine.graph.links import LinkGraph
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
+
+G = TypeVar("G", "Graph", "LinkGraph")
 
 _MOST_LAYERS = 64  # of a model that trims hops by itself
 _NO_FORWARD = Forward.of(nn.Module().forward).rest
@@ -37,8 +40,20 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative to the larg
 
 
 def forward_of(model: nn.Module, method: str = "forward") -> Forward:
-    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it."""
-    return Forward.of(getattr(getattr(model, "_orig_mod", model), method), method)
+    """What the `forward` of a model takes, or another method; that of the original if `torch.compile` made it.
+
+    Methods that hand `*args` on to a part of the model take what that takes, as in PyG's GAE.
+    """
+    model = getattr(model, "_orig_mod", model)
+    form = Forward.of(getattr(model, method), method)
+    part = delegate_of(model, method)
+    return form if part is None else replace(Forward.of(part.forward), method=method)
+
+
+def delegate_of(model: nn.Module, method: str) -> nn.Module | None:
+    """The encoder or decoder to which `encode` or `decode`, which are written with `*args`, hand their arguments on."""
+    part = getattr(model, {"encode": "encoder", "decode": "decoder"}.get(method, ""), None)
+    return part if isinstance(part, nn.Module) and Forward.of(getattr(model, method), method).rest else None
 
 
 class PygModel(OwnModel):
@@ -60,6 +75,7 @@ class PygModel(OwnModel):
         if self.form.takes_data:
             return True
         model = getattr(self.model, "_orig_mod", self.model)
+        model = delegate_of(model, self.method) or model
         if not getattr(model, f"supports_{name}", True):  # PyG's BasicGNN names arguments that its layers may not take
             return False
         layers = getattr(model, "convs", None) if hasattr(model, f"supports_{name}") else None
@@ -143,7 +159,7 @@ class PygModel(OwnModel):
 
 def print_what_varies(model: nn.Module, name: str, device: torch.device, forward: Callable[[], object]) -> None:
     """Print what keeps training from being the same on any number of ranks, from one `forward`; leaves no traces."""
-    with undisturbed(model, device), _kept(untrained(model)):
+    with undisturbed(model, device), kept(untrained(model)):
         model.train()
         before = _generator_state(device)
         forward()
@@ -154,14 +170,23 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
     if norms:
         print(f"{name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number")
     if draws:
-        what = f"{name}: a forward draws random numbers, such as for dropout, so training depends on"
-        print(f"{what} the number of ranks; with dropout from clusterctl.pyg it does not")
+        # Those that are not replaced by drawing by edge, see `draw_attention_by_edge`.
+        of_layers = [
+            f"{part_name} ({type(part).__name__})"
+            for part_name, part in model.named_modules()
+            if hasattr(part, "propagate") and not hasattr(part, "dropped_by_edge") and getattr(part, "dropout", None)
+        ]
+        where = f"{' and '.join(of_layers)} and perhaps others" if of_layers else "such as for dropout"
+        instead = "with dropout from clusterctl.pyg it does not"
+        if of_layers:
+            instead = "GATConv and GATv2Conv draw by edge, and dropout from clusterctl.pyg by node"
+        print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
 
 
 @contextmanager
 def other_weights(model: nn.Module) -> Iterator[None]:
     """Within this context, all weights are others by some noise: fresh ones may hide a part of the model."""
-    with _kept(dict(model.named_parameters()) | untrained(model)):
+    with kept(dict(model.named_parameters()) | untrained(model)):
         torch.manual_seed(0)
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=_NOISE)
@@ -169,7 +194,7 @@ def other_weights(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _kept(tensors: dict[str, Tensor]) -> Iterator[None]:
+def kept(tensors: dict[str, Tensor]) -> Iterator[None]:
     """Restores the values of these tensors."""
     values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     try:
@@ -189,7 +214,7 @@ def _generator_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
+def with_used_edges(graph: G, own: OwnModel, *, quiet: bool) -> G:
     """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
 
     Raises TaskError if the model needs one that the graph lacks.
@@ -199,8 +224,10 @@ def with_used_edges(graph: Graph, own: OwnModel, *, quiet: bool) -> Graph:
     if isinstance(own, PygModel):
         for name in OF_EDGES:
             if name in own.form.required and name not in given:
-                hint = f"set data.{name} in the function of data.load, or give {name} a default in forward"
-                raise TaskError(f"{own.name}: forward needs {name}, which the data does not have", hint, Cause.USER)
+                hint = f"set data.{name} in the function of data.load, or give {name} a default in {own.method}"
+                raise TaskError(
+                    f"{own.name}: {own.method} needs {name}, which the data does not have", hint, Cause.USER
+                )
     if (unused := [name for name in given if name not in used]) and not quiet:
         print(f"{own.name} does not take {' and '.join(unused)}: not used")
     without: dict[str, Any] = dict.fromkeys(unused)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,16 +18,15 @@ from clusterctl.engine.graph.inference import one_ahead
 from clusterctl.engine.graph.links import LinkGraph, both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
-from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
-from clusterctl.engine.training.own_inference import OwnInference, of_all
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, check_not_lazy, described
-from clusterctl.engine.training.own_objective import OwnSampled, Sample
-from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.pyg_model import PygModel, forward_of
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.objectives.link import auc
+from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
+from clusterctl.engine.training.own.inference import OwnInference, of_all
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
+from clusterctl.engine.training.own.pyg_inference import PygInference
+from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
 from clusterctl.shared.errors import Cause, TaskError
-from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,13 +70,17 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             message = "train.negatives = 0, and the data has no pairs without an edge to train on"
             raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
         for which in ("val", "test") if train.metric.startswith("hits@") else ():
-            if (count := getattr(graph, f"{which}_negatives").size(1)) < int(train.metric.removeprefix("hits@")):
-                message = (
-                    f"train.metric = {train.metric}, but {which} has {count} pairs without an edge: all would be hits"
-                )
+            each = getattr(graph, f"{which}_each")
+            count = each or getattr(graph, f"{which}_negatives").size(1)
+            if count < int(train.metric.removeprefix("hits@")):
+                lacking = f"{count} pairs without an edge{' for each with one' if each else ''}: all would be hits"
+                message = f"train.metric = {train.metric}, but {which} has {lacking}"
                 raise TaskError(message, "choose a smaller number, or give more pairs with edge_label 0", Cause.USER)
         model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
+        self._decoder = Decoder(self.model, train.model)
+        self._own = encoder_of(self.model, train.model)
+        graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(how_often, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
@@ -88,11 +90,12 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
         is_balanced = train.negatives == 1 and train.loss == "bce_with_logits"  # what a random guess scores is known
         self.classes = 2 if is_balanced and self._is_auc else 0
-        self._decoder = Decoder(self.model, train.model)
-        self._own = encoder_of(self.model, train.model)
         self._sampler: Any
         if isinstance(self._own, PygModel):
-            self._sampler = SubgraphSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
+            places = self._graph.edge_weight is not None or self._graph.edge_attr is not None
+            self._sampler = SubgraphSampler(
+                self._graph, train.fan_out, train.seed, replace=train.replace, places=places
+            )
             tried = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)
         else:
@@ -102,10 +105,14 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         whole = self._inference(self._graph, train)
         if isinstance(whole, OwnInference):
             whole.warn_if_pieces_differ()
+            blocks = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
+            whole.print_what_varies(sampled_hops(blocks, (train.seed, 0, 0)))
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for which, messages in self._graph.other_messages().items():
-            other = replace(self._graph, indptr=messages.indptr, indices=messages.indices)
+        for which, other in self._graph.other_messages().items():
             self._inferences[which] = self._inference(other, train)
+        self._has_divergence = hasattr(self.model, "kl_loss")
+        if task.place.rank == 0 and self._has_divergence:
+            print(f"{train.model}: kl_loss() is added to the loss, divided by the number of nodes, as in PyG's VGAE")
         others = graph.train_negatives
         if task.place.rank == 0 and others is not None and others.numel() and train.negatives:
             print(
@@ -162,7 +169,12 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         return self._decoder.scores(rows, prepared.pairs).to(self._precision.weights)
 
     def error(self, scores: Tensor, batch: Batch, prepared: LinkSample) -> Tensor:  # noqa: ARG002 - of the base class
-        return self._loss(scores, prepared.y, prepared.weights, prepared.total)
+        loss = self._loss(scores, prepared.y, prepared.weights, prepared.total)
+        if not self._has_divergence:
+            return loss
+        # A rank's part is its share of the pairs, so the parts of all ranks add up to a mean.
+        divergence: Tensor = self.model.kl_loss()  # type: ignore[operator]
+        return loss + prepared.weights.sum() / prepared.total * divergence / self._graph.num_nodes
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
@@ -179,15 +191,18 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         return {split: found[split] for split in splits}
 
     def _score(self, rows: Features, split: str) -> Score:
-        pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
+        pairs, each = (
+            [getattr(self._graph, name) for name in (split, f"{split}_negatives")],
+            getattr(self._graph, f"{split}_each"),
+        )
         scores = [self._scored(rows, part) for part in pairs]
+        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
+        kept = self._metric.kept(torch.cat(scores), y)
         if self._is_auc:
             return auc(*scores)
-        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         own = [own_slice(part.size(1)) for part in pairs]
         places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
-        kept = self._metric.kept(torch.cat(scores), y)
-        return self._metric.score(kept, y, torch.cat(places))
+        return self._metric.score(kept, y, torch.cat(places), each)
 
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
         """Exact outputs, when the edges of this graph carry messages."""
@@ -227,11 +242,7 @@ def encoder_of(model: nn.Module, name: str) -> OwnModel:
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
-    form = forward_of(model, method)
-    if needed := [argument for argument in OF_EDGES if argument in form.required]:
-        hint = "give it a default; link prediction reads no attributes of edges"
-        raise TaskError(f"{name}: {form.written}: nobody fills {needed[0]}", hint, Cause.USER)
-    return (PygModel if form.is_pygs else OwnModel)(model, name, None, method)
+    return (PygModel if forward_of(model, method).is_pygs else OwnModel)(model, name, None, method)
 
 
 class Decoder:
@@ -241,15 +252,20 @@ class Decoder:
         """Raises TaskError if `decode` takes something else."""
         self._name, self._model = name, model
         self._method = next((method for method in ("decode", "score") if hasattr(model, method)), "")
-        self._takes_pairs = False
+        self._takes_pairs, self._keywords = False, {}
+        if hasattr(model, "discriminator_loss"):  # PyG's ARGA
+            what = f"{name} has a discriminator, which needs a second optimizer and a step of its own"
+            raise TaskError(what, 'use GAE or VGAE, or run your own loop with workload = "command"', Cause.USER)
         if self._method == "decode":
-            parameters = inspect.signature(model.decode).parameters  # type: ignore[arg-type]
-            required = [one.name for one in parameters.values() if one.default is one.empty]
+            form = forward_of(model, "decode")
+            required = form.required
             self._takes_pairs = len(required) == 2 and ("edge" in required[1] or "index" in required[1])
-            if len(required) != 2:
-                message = f"{name}: decode({', '.join(map(str, parameters.values()))}): it must take two arguments"
+            if len(required) != 2 or form.rest:
+                message = f"{name}: {form.written}: it must take two arguments"
                 hint = "decode(self, z, edge_label_index): one call scores pairs with and without an edge"
                 raise TaskError(message, hint, Cause.USER)
+            if "sigmoid" in form.optional:  # as in PyG's InnerProductDecoder: losses take what is before it
+                self._keywords = {"sigmoid": False}
 
     def scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
         """The scores [pairs] of pairs, int64 [2, pairs], of these rows. Raises TaskError."""
@@ -257,7 +273,7 @@ class Decoder:
         arguments = (rows, pairs) if self._takes_pairs else tuple(rows.index_select(0, side) for side in pairs)
         try:
             if self._method:
-                scores = getattr(self._model, self._method)(*arguments)
+                scores = getattr(self._model, self._method)(*arguments, **self._keywords)
             else:
                 scores = (arguments[0] * arguments[1]).sum(1)
         except Exception as error:

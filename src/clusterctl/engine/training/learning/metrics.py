@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.objective import Accuracy
-from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -47,14 +47,29 @@ class Metric:
         self._own = OwnFunction("train.metric", name) if ":" in name else None
         self.name = name.rpartition(":")[2]
         self._lower_is_better, self._group = train.metric_is_lower_better, group
+        self._measured_splits = ("val", "test", *(["train"] if train.report_train else []))
 
     def kept(self, scores: Tensor, y: Tensor) -> Tensor:
-        """What `score` needs of the `scores` of some examples: of classes and accuracy only the predicted ones."""
+        """What `score` needs of the `scores` of some examples: of classes and accuracy only the predicted ones.
+
+        Raises TaskError if the model gives NaN, which has no place in an order: any score would be plausible.
+        """
+        if broken := int(scores.isnan().view(len(scores), -1).any(1).sum()) if len(scores) else 0:
+            what = f"the model gives NaN for {broken} of {len(scores)} examples in evaluation"
+            hint = "the losses were finite: what does forward do otherwise in evaluation, with model.eval()?"
+            raise TaskError(what, hint, Cause.USER)
         return scores.argmax(1) if self._counts(y) else scores
 
-    def check(self, y: Tensor, split: str) -> None:
-        """Raise TaskError if the metric has no value on a split with the answers `y`. An empty split has no score."""
-        if self._own is None and y.numel():
+    def check(self, y: Tensor, examples_of: Callable[[str], Tensor]) -> None:
+        """Raise TaskError if the metric has no value on a split that will be measured. An empty split has no score.
+
+        `y` has the answers of all examples, and `examples_of` gives the numbers of those in a split, int64.
+        """
+        for split in self._measured_splits if self._own is None else ():
+            self._check_split(y[examples_of(split)], split)
+
+    def _check_split(self, y: Tensor, split: str) -> None:
+        if y.numel():
             problem = ""
             if y.is_floating_point() and bool(y.isnan().all()):
                 problem = "all of y is NaN"
@@ -69,11 +84,12 @@ class Metric:
                     Cause.DATA,
                 )
 
-    def score(self, kept: Tensor, y: Tensor, places: Tensor) -> Score:
+    def score(self, kept: Tensor, y: Tensor, places: Tensor, each: int = 0) -> Score:
         """The score over all ranks, of what was `kept` of this rank's examples, their answers and numbers.
 
-        A collective. The value does not depend on which rank has which examples: rank 0 sorts them by number. Raises
-        TaskError on every rank.
+        With `each`, so many negatives belong to each positive, in the order of their numbers: mrr and hits@K compare it
+        with those only. A collective. The value does not depend on which rank has which examples: rank 0 sorts them by
+        number. Raises TaskError on every rank.
         """
         if self._counts(y):
             counts = torch.stack([(kept == y).sum(), torch.tensor(len(y), device=y.device)])
@@ -85,9 +101,13 @@ class Metric:
             scores, answers, numbers = (part for part in parts if part is not None)
             order = numbers.argsort()
             try:
-                return {"value": self._value(scores[order], answers[order]), "total": len(order)}
+                value = self._value(scores[order], answers[order], each)
             except TaskError as error:
                 return {"message": str(error), "hint": error.hint}
+            if not math.isfinite(value):
+                what = f"train.metric = {self.name} is {value}: the model gives infinite numbers"
+                return {"message": what, "hint": "lower train.lr, or set train.clip_norm"}
+            return {"value": value, "total": len(order)}
 
         found = from_first(measured, self._group)
         if "message" in found:
@@ -98,13 +118,16 @@ class Metric:
         """Whether it is the accuracy of classes, which ranks count on their own."""
         return self.name == "accuracy" and self._own is None and not y.is_floating_point()
 
-    def _value(self, scores: Tensor, y: Tensor) -> float:
+    def _value(self, scores: Tensor, y: Tensor, each: int) -> float:
         if not len(y):
             return 0.0
         if self._own:
             return _number_of(self._own, scores, y)
-        if self.name.startswith("hits@"):
-            return hits(scores[y == 1], scores[y == 0], int(self.name.removeprefix("hits@")))
+        if self.name == "mrr" or self.name.startswith("hits@"):
+            positive, negative = scores[y == 1], scores[y == 0]
+            negative = negative.view(len(positive), each) if each else negative
+            is_mrr = self.name == "mrr"
+            return mrr(positive, negative) if is_mrr else hits(positive, negative, int(self.name.removeprefix("hits@")))
         return _METRICS[self.name](scores, y)
 
 
@@ -224,13 +247,11 @@ def average_precision(scores: Tensor, y: Tensor) -> float:
     return _of_both_labels(scores, y, measure)
 
 
-def mrr(scores: Tensor, y: Tensor) -> float:
-    """The mean of 1 / rank of each 1 among all 0s, or for links among the negatives; ties count half, as in OGB."""
-    return reciprocal_ranks(scores[y == 1], scores[y == 0])
+def mrr(positive: Tensor, negative: Tensor) -> float:
+    """The mean reciprocal rank of scores [positives], among the same [negatives] or each one's own [positives, each].
 
-
-def reciprocal_ranks(positive: Tensor, negative: Tensor) -> float:
-    """The mean reciprocal rank of scores [positives] among those of the same [negatives] or of each one's own row."""
+    Ties count half, as in OGB.
+    """
     if negative.dim() == 1:
         below = negative.sort().values
         above = len(below) - torch.searchsorted(below, positive, right=True)
@@ -241,8 +262,11 @@ def reciprocal_ranks(positive: Tensor, negative: Tensor) -> float:
 
 
 def hits(positive: Tensor, negative: Tensor, k: int) -> float:
-    """The share of positives that score above the `k`-th best of all negatives, as in OGB; 1 for fewer negatives."""
-    return 1.0 if len(negative) < k else float((positive > negative.topk(k).values[-1]).double().mean())
+    """The share of positives that score above the `k`-th best of the negatives, as in OGB; 1 for fewer negatives.
+
+    The negatives are those of `mrr`.
+    """
+    return 1.0 if negative.size(-1) < k else float((positive > negative.topk(k).values[..., -1]).double().mean())
 
 
 def _errors(scores: Tensor, y: Tensor, measure: Callable[[Tensor], Tensor]) -> float:
@@ -262,5 +286,5 @@ def rmse(scores: Tensor, y: Tensor) -> float:
 
 
 _METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    metric.__name__: metric for metric in (accuracy, f1_micro, f1_macro, roc_auc, average_precision, mrr, mae, rmse)
+    metric.__name__: metric for metric in (accuracy, f1_micro, f1_macro, roc_auc, average_precision, mae, rmse)
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,16 +17,18 @@ from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, share
 from clusterctl.engine.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.training.own_model import relative_difference, undisturbed
+from clusterctl.engine.training.own.model import relative_difference, undisturbed
+from clusterctl.engine.training.own.pyg_model import print_what_varies
 from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.own_model import OwnModel
+    from clusterctl.engine.training.own.model import OwnModel
 
 _MOST_EDGES = 1 << 19  # per piece: PyG's layers materialize a row for each edge
 _SEEDS_AT_ONCE = 128  # if the model can only run all layers at once
@@ -59,6 +62,14 @@ class OwnInference:
                 f"(by {difference:.1%}): evaluation in pieces is not that of the whole graph; "
                 "use hop.row_degree for degrees, and no statistics of a batch"
             )
+
+    @torch.no_grad()
+    def print_what_varies(self, hops: Sequence[Hop]) -> None:
+        """Print what keeps training from being the same on any number of ranks, from a forward on these `hops`."""
+        if self._task.place.rank == 0:
+            x, own = self._stored(hops[0].places), self._own
+            with suppress(TaskError):  # the first step reports it
+                print_what_varies(own.model, own.name, self._task.device, lambda: own.outputs(hops, x))
 
     def _tried_targets(self) -> Tensor | None:
         """A few nodes with neighbours, and not too many of those; None if there are none."""

@@ -16,9 +16,10 @@ from torch import distributed as dist
 from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.exchange import from_first
-from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.own_model import undisturbed
-from clusterctl.engine.training.pyg_model import differs, other_weights
+from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own.model import undisturbed
+from clusterctl.engine.training.own.pyg_model import differs, kept, other_weights
+from clusterctl.engine.training.state import untrained
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.pyg_model import PygModel
+    from clusterctl.engine.training.own.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
@@ -112,9 +113,9 @@ class PygInference:
         """How to evaluate, from a few forwards on small inputs."""
         name, nodes, edges = self._own.name, self._graph.num_nodes, self._graph.indices.numel()
         with undisturbed(self._own.model, self._task.device):
-            need = self._measured()
+            need = need_of(self._own, self._graph, self._layers)
             needed, free = need.of(nodes, edges), free_memory(self._task.device)
-            fits = f"the whole graph needs about {_size(needed)}, of {_size(free)} that are free"
+            fits = f"the whole graph needs about {size_text(needed)}, of {size_text(free)} that are free"
             if wanted:
                 if needed <= free:
                     self._compare(wanted)
@@ -133,21 +134,6 @@ class PygInference:
     def _print(self, line: str) -> None:
         if not self._quiet:
             print(line)
-
-    def _measured(self) -> Need:
-        """What a forward needs for each row and edge."""
-        seeds = torch.arange(min(_TRIED_NODES * 8, self._graph.num_nodes), device=self._graph.indptr.device)
-        sampler = SubgraphSampler(self._graph, [_TRIED_FAN_OUT] * self._layers, 0, places=True)
-        sample = replace(sampler.sample(seeds, 0, 0), rows_by_depth=(), edges_by_depth=(), randomness=None)
-        assert sample.edges is not None
-        x, edges = self._own.stored(self._graph, sample.places), sample.edges
-
-        def forward(times: int) -> Tensor:
-            repeated = replace(sample, edge_index=sample.edge_index.repeat(1, times), edges=edges.repeat(times))
-            return self._own.outputs([repeated], x.clone())
-
-        need = measured(forward, len(x), edges.numel())
-        return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
 
     def _settled(self, need: Need, free: int) -> tuple[int, str]:
         """The hops on which the outputs depend; 0, and the reason, if that is unknown or without a bound."""
@@ -196,6 +182,42 @@ class PygInference:
             )
 
 
+def need_of(own: PygModel, graph: FeatureGraph, layers: int, *, trains: bool = False) -> Need:
+    """What a forward needs for each row and edge of the graph; if it `trains`, with the backward pass."""
+    seeds = torch.arange(min(_TRIED_NODES * 8, graph.num_nodes), device=graph.indptr.device)
+    sampler = SubgraphSampler(graph, [_TRIED_FAN_OUT] * layers, 0, places=True)
+    sample = replace(sampler.sample(seeds, 0, 0), rows_by_depth=(), edges_by_depth=(), randomness=None)
+    assert sample.edges is not None
+    x, edges = own.stored(graph, sample.places), sample.edges
+
+    def forward(times: int) -> None:
+        repeated = replace(sample, edge_index=sample.edge_index.repeat(1, times), edges=edges.repeat(times))
+        rows = own.outputs([repeated], x.clone())
+        if trains:
+            torch.autograd.grad(
+                rows.sum(), [one for one in own.model.parameters() if one.requires_grad], allow_unused=True
+            )
+
+    need = measured(forward, len(x), edges.numel())
+    return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
+
+
+def check_step_fits(own: PygModel, graph: FeatureGraph, layers: int, device: torch.device) -> None:
+    """Raise TaskError, with both sizes, if a step on the whole graph needs more memory than there is.
+
+    The model is then as before.
+    """
+    with undisturbed(own.model, device), torch.enable_grad(), kept(untrained(own.model)):
+        own.model.train()
+        need = need_of(own, graph, layers, trains=True)
+    nodes, edges, free = graph.num_nodes, graph.indices.numel(), free_memory(device)
+    sizes = f"{size_text(need.bare(nodes, edges))}, of {size_text(free)} that are free"
+    if need.bare(nodes, edges) > free:
+        hint = "request more memory, or leave train.batch out: then a step trains on samples of the graph"
+        raise TaskError(f'{own.name}: a step with train.batch = "graph" needs about {sizes}', hint, Cause.USER)
+    print(f"{own.name} trains on the whole graph: a step needs about {sizes}")
+
+
 def _far_from_an_end(graph: FeatureGraph, steps: int) -> Tensor:
     """Nodes (int64) that begin the longest ways along one edge into each node, without a node twice, up to `steps`."""
     begin = torch.arange(min(_TRIED_AMONG, graph.num_nodes), device=graph.indptr.device)
@@ -212,5 +234,6 @@ def _far_from_an_end(graph: FeatureGraph, steps: int) -> Tensor:
     return length.argsort(descending=True, stable=True)
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
+    """A number of bytes for a person."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(1, round(size / 1e6))} MB"
