@@ -305,9 +305,9 @@ def test_pieces_are_halved_until_they_fit(
     whole_batches = outputs_of(objective)
     calls: list[int] = []
 
-    def counted(graph: Graph, seeds: Tensor, hops: int) -> Subgraph:
+    def counted(graph: Graph, seeds: Tensor, hops: int, most: int) -> Subgraph:
         calls.append(len(seeds))
-        return neighbourhood(graph, seeds, hops)
+        return neighbourhood(graph, seeds, hops, most)
 
     monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1)
     monkeypatch.setattr(pyg_inference, "neighbourhood", counted)

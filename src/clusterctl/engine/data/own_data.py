@@ -94,8 +94,8 @@ class Given:
                 raise self.wrong(f"it returned {len(graphs)} graphs, and this workload trains on one", hint)
             (result,) = graphs
         if _kind(result) != kind:
-            homogeneous = 'return its to_homogeneous(), or use train.model = "rgat" of workload "node-classification"'
-            hints = {"HeteroData": homogeneous, "Data": 'train.model = "rgat" trains on HeteroData'}
+            homogeneous = 'return its to_homogeneous(), or use "rgat" or your own model of workload "node-classification"'
+            hints = {"HeteroData": homogeneous, "Data": "this model trains on HeteroData"}
             raise self.wrong(f"it returned {type(result).__name__}", hints.get(_kind(result), hint))
         return result
 

@@ -21,7 +21,7 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.own_sampler import OwnSampler
-from clusterctl.engine.training.pyg_inference import PygInference
+from clusterctl.engine.training.pyg_inference import OneType, PygInference
 from clusterctl.engine.training.pyg_library import of_pyg
 from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
 from clusterctl.shared.errors import Cause, TaskError
@@ -142,7 +142,8 @@ class _ByGraph:
             )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
         own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
-        self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
+        around = OneType(own, graph, features)
+        self.inference = PygInference(own, around, task, len(train.fan_out), train.hops)
 
     def sample(self, batch: Batch) -> tuple[Tensor, list[Any], Batch | None]:
         """The nodes whose features the model gets, int64, the subgraph, and, if not the batch's seeds, its nodes."""

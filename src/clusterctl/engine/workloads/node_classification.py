@@ -43,35 +43,67 @@ _MASKS = tuple(f"{split}_mask" for split in SPLITS)
 def main(context: Context) -> None:
     train, data = context.job.train, context.job.data
     assert isinstance(train, NodeTrain | NodeClassificationTrain)
-    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
-        recipe_of_relations = relations_recipe(data, train.generated)
-        with joined(context) as task:
-            relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
-            objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
-            fit(objective, train, task)
-        return
-    recipe_of_graph = recipe(data, train.reading if isinstance(train, NodeClassificationTrain) else {})
+    found = recipe(data, train)
     with joined(context) as task:
-        graph = prepared(task, Graph, recipe_of_graph)
-        if isinstance(train, NodeTrain):
-            fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
-            return
-        clusters = None
-        if train.batch == "clusters":
-            clusters = prepared(task, Clusters, clusters_recipe(recipe_of_graph, train.clusters, graph))
-        own = OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split, clusters=clusters)
-        fit(own, train, task)
+        graph = prepared(task, either, found)
+        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split}
+        if isinstance(graph, LabelledHeteroGraph):
+            fit(_on_several_types(graph, train, task, where, data), train, task)
+        elif isinstance(train, NodeTrain):
+            fit(NodeClassification(graph, train, task, **where), train, task)
+        else:
+            clusters = None
+            if train.batch == "clusters":
+                clusters = prepared(task, Clusters, clusters_recipe(found, train.clusters, graph))
+            fit(OwnNodeClassification(graph, train, task, **where, clusters=clusters), train, task)
 
 
-def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:
-    """How to prepare the data set, once for all ranks and runs; `reading` is for `graph_of`. Raises TaskError."""
+def _on_several_types(
+    graph: LabelledHeteroGraph, train: NodeTrain | NodeClassificationTrain, task: Task, where: Any, data: Data
+) -> RelationNodeClassification | TypedNodeClassification:
+    for key in ("order", "disk_precision"):
+        if getattr(data, key) != "given":
+            what = f"data.{key} is not supported on several types of nodes"
+            raise TaskError(what, "remove this key", Cause.USER)
+    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
+        return RelationNodeClassification(graph, train, task, **where)
+    if isinstance(train, NodeClassificationTrain) and ":" in train.model:
+        return TypedNodeClassification(graph, train, task, **where)
+    hint = 'use train.model = "rgat" or your own model of workload "node-classification", or return to_homogeneous()'
+    raise TaskError(f'the data has several types of nodes, and model "{train.model}" takes one', hint, Cause.USER)
+
+
+def recipe(data: Data, train: NodeTrain | NodeClassificationTrain) -> Recipe[Any]:
+    """How to prepare the data set, a Graph or LabelledHeteroGraph, once for all ranks and runs. Raises TaskError."""
+    reading = train.reading if isinstance(train, NodeClassificationTrain) else {}
+    is_own = isinstance(train, NodeClassificationTrain) and ":" in train.model
+    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
+        return relations_recipe(data, train.generated)
     if data.load is not None:
-        found = own_recipe(data, graph_of, **reading)
+        found = own_recipe(data, graph_or_relations if is_own else graph_of, **reading)
     elif data.root is not None and ogb.is_here(data.root):
         found = ogb.recipe(data.root, undirected=data.undirected)
+    elif is_own and data.root is not None and igb.is_here(data.root):
+        return igb.recipe(data.root, undirected=data.undirected)
+    elif is_own and data.root is None and isinstance(train, NodeClassificationTrain) and train.generated:
+        return generated_relations(train.generated, undirected=data.undirected)
     else:
         found = reddit.recipe(data.root)
     return arranged(found, data.order, data.disk_precision)
+
+
+def either(**record: Any) -> Graph | LabelledHeteroGraph:
+    """The prepared graph, of one type or several."""
+    return LabelledHeteroGraph(**record) if "node_type" in record else Graph(**record)
+
+
+def graph_or_relations(
+    result: Any, name: str, notes: list[str] | None = None, answers: str = "classes"
+) -> Graph | LabelledHeteroGraph:
+    """`relations_of` a HeteroData, otherwise `graph_of`. Raises TaskError."""
+    if is_graph(result, "HeteroData") or (hasattr(result, "__getitem__") and is_graph(_first(result), "HeteroData")):
+        return relations_of(result, name, notes, answers)
+    return graph_of(result, name, notes, answers)
 
 
 def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:

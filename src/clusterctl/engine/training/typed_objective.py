@@ -1,0 +1,369 @@
+"""Node classification and regression with a user's model on several types of nodes and edges, at any time.
+
+A graph without times is evaluated like one of a single type (`pyg_inference`). With times, every example is evaluated
+on a tree of its own: on all that it may see, or on the latest neighbours if it is trained on those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.embeddings import Embeddings, WithEmbeddings
+from clusterctl.engine.graph.features.placement import placed_by_type
+from clusterctl.engine.graph.typed_subgraphs import (
+    TypedSampler,
+    TypedSubgraph,
+    typed_neighbourhood,
+    typed_whole,
+)
+from clusterctl.engine.training.forward_memory import free_memory, measured
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.objective import Objective
+from clusterctl.engine.training.own_model import OwnTraining, built, undisturbed
+from clusterctl.engine.training.pyg_inference import PygInference
+from clusterctl.engine.training.typed_model import TypedModel
+from clusterctl.shared.errors import Cause, TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
+
+    from clusterctl.engine.graph.embeddings import WantedRows
+    from clusterctl.engine.graph.features.ahead import FetchAhead
+    from clusterctl.engine.graph.features.placement import Tables
+    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.objective import Precision, Score
+    from clusterctl.shared.spec import NodeClassificationTrain
+
+_TRIED_SEEDS = 32  # of the forward before the training
+_SEEDS_AT_ONCE = 256  # with times, where each seed has a tree of its own
+
+
+@dataclass(frozen=True)
+class TypedSample:
+    """A sample, and where its rows come from."""
+
+    subgraph: TypedSubgraph
+    fetch: FetchAhead[Tables, Tables] | None  # of features that are not in memory
+    wanted: WantedRows | None  # of types without features
+
+
+class TypedRows:
+    """The rows of all types: features in memory or on disk, and embeddings of the types without features."""
+
+    def __init__(
+        self,
+        graph: Any,
+        task: Task,
+        precision: Precision,
+        embeddings: Embeddings | None,
+        cache: int | None,
+        start: Any,
+        fan_out: Sequence[int],
+    ) -> None:
+        """A collective, like `placed_by_type`; `start` and `cache` are as there."""
+        fan_outs = {relation: tuple(fan_out) for relation in graph.indptr}
+        self.graph, self._features, self._fetches = placed_by_type(
+            graph, task, precision.values, cache, start, fan_outs
+        )
+        self._dtypes, self._embeddings, self._task = precision, embeddings, task
+        self._whole: Mapping[str, Features] = self._features
+
+    def asked(self, subgraph: TypedSubgraph) -> TypedSample:
+        """The sample, with its rows requested. Not a collective."""
+        fetch = self._fetches.fetch(subgraph.places) if self._fetches else None
+        return TypedSample(subgraph, fetch, self._embeddings and self._embeddings.wanted(subgraph.places))
+
+    def of_step(self, sample: TypedSample, fetched: Tables | None) -> Tables:
+        """The rows of a step. A collective if there are embeddings."""
+        nodes = sample.subgraph.places
+        rows = fetched
+        if rows is None:
+            rows = {kind: x.index_select(0, nodes[kind]) for kind, x in self.graph.x.items()}
+        if self._embeddings is not None:
+            assert sample.wanted is not None
+            found = self._embeddings.rows(sample.wanted)
+            rows = rows | {kind: one.to(self._dtypes.values) for kind, one in found.items()}
+        return {kind: rows[kind] for kind in nodes}
+
+    def begin_evaluation(self) -> None:
+        """Call it before `fetched`: the embeddings have changed. A collective if there are any."""
+        if self._embeddings is not None:
+            self._whole = {**self._features, **self._embeddings.of_all(self._task)}
+
+    def fetched(self, subgraph: TypedSubgraph) -> Tables:
+        """The rows in an evaluation, by one rank."""
+        return {
+            kind: self._whole[kind].fetch(places).rows().to(self._dtypes.values)
+            for kind, places in subgraph.places.items()
+        }
+
+    def stored(self, subgraph: TypedSubgraph) -> Tables:
+        """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
+        nodes, weights = subgraph.places, self._dtypes.weights
+        rows = {
+            kind: x.index_select(0, nodes[kind].to(x.device)).to(self._task.device, weights)
+            for kind, x in self.graph.x.items()
+        }
+        if self._embeddings is not None:
+            rows |= self._embeddings.pretended(nodes)
+        return {kind: rows[kind] for kind in nodes}
+
+    def settle(self) -> None:
+        for features in self._whole.values():
+            features.settle()
+
+
+class SeveralTypes:
+    """The surroundings of nodes of type `kind` in a graph of several types, for `PygInference`."""
+
+    def __init__(self, rows: TypedRows, kind: str) -> None:
+        self._rows, self._graph, self._kind = rows, rows.graph, kind
+        self.nodes = self._graph.num_nodes[kind]
+        self.rows = sum(self._graph.num_nodes.values())
+        self.edges = sum(indices.numel() for indices in self._graph.indices.values())
+        self.fetched, self.stored, self.settle = rows.fetched, rows.stored, rows.settle
+
+    def whole(self) -> TypedSubgraph:
+        return typed_whole(self._graph)
+
+    def around(self, seeds: Tensor, hops: int, most: int = -1) -> TypedSubgraph:
+        return typed_neighbourhood(self._graph, {self._kind: seeds}, hops, most)
+
+    def sampled(self, seeds: Tensor, fan_out: Sequence[int]) -> TypedSubgraph:
+        sample = TypedSampler(self._graph, fan_out, 0).sample({self._kind: seeds}, 0, 0)
+        return replace(sample, rows_by_depth={}, edges_by_depth={}, randomness=None)
+
+    def far_from_an_end(self, steps: int) -> Tensor:
+        """Of a few nodes, those around which there is most."""
+        most = min(_TRIED_SEEDS, self.nodes)
+        nodes = torch.linspace(0, self.nodes - 1, most, device=next(iter(self._graph.indptr.values())).device).long()
+        sizes = torch.tensor([self.around(node[None], steps, 1).num_rows for node in nodes])
+        return nodes[sizes.argsort(descending=True, stable=True).to(nodes.device)]
+
+
+class AtTimes:
+    """The outputs of `own` for examples of a graph with times, each on a tree of its own."""
+
+    def __init__(self, own: TypedModel, rows: TypedRows, train: NodeClassificationTrain, task: Task) -> None:
+        self._own, self._rows, self._task, self._graph = own, rows, task, rows.graph
+        self._is_last = train.temporal_strategy == "last"
+        fan_out = train.fan_out if self._is_last else [-1] * len(train.fan_out)
+        self._sampler = TypedSampler(self._graph, fan_out, train.seed, last=self._is_last)
+        with undisturbed(own.model, task.device), torch.no_grad():
+            piece = self._around(self._graph.train[:_TRIED_SEEDS])
+            x = rows.stored(piece)
+            self._need = measured(
+                lambda times: own.outputs([piece.repeated(times)], dict(x)), piece.num_rows, max(1, piece.num_edges)
+            )
+        if task.place.rank == 0:
+            what = "the latest neighbours of each, as in training" if self._is_last else "all that each example may see"
+            print(f"{own.name} is evaluated on {what}, {len(fan_out)} hops")
+
+    def rows_at_once(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """These examples (int64) in chunks, with their outputs. Every rank must iterate to the end."""
+        free = free_memory(self._task.device)
+        for some in torch.split(examples, _SEEDS_AT_ONCE):
+            yield from self._fitting(some, free)
+        self._rows.settle()
+
+    def _fitting(self, examples: Tensor, free: int) -> Iterator[tuple[Tensor, Tensor]]:
+        piece = self._around(examples)
+        if len(examples) > 1 and self._need.of(piece.num_rows, piece.num_edges) > free:
+            for half in examples.tensor_split(2):
+                yield from self._fitting(half, free)
+        else:
+            yield examples, self._own.outputs([piece], self._rows.fetched(piece))
+
+    def _around(self, examples: Tensor) -> TypedSubgraph:
+        return replace(sample_of(self._sampler, self._graph, examples, 0, 0), randomness=None)
+
+
+def sample_of(
+    sampler: TypedSampler, graph: LabelledHeteroGraph, examples: Tensor, epoch: int, step: int
+) -> TypedSubgraph:
+    """The sampled trees of these examples, int64."""
+    nodes = {graph.node_type: graph.nodes_of(examples)}
+    if graph.seed_times is None:
+        return sampler.sample(nodes, epoch, step)
+    latest = graph.seed_times.index_select(0, examples)
+    return sampler.sample(nodes, epoch, step, latest=latest, examples=examples)
+
+
+def embeddings_for(
+    graph: HeteroGraph, width: int, seed: int, dtype: torch.dtype, device: torch.device
+) -> Embeddings | None:
+    """Embeddings of the node types without features, if there are any."""
+    bare = {kind: count for kind, count in graph.num_nodes.items() if kind not in graph.x}
+    return Embeddings(bare, width, seed, dtype).to(device) if bare else None
+
+
+def check_embeddings(train: Any, bare: Sequence[str]) -> None:
+    """Raise TaskError if these settings do not suit embeddings of the node types `bare`."""
+    for key, is_set in (("accumulate", train.accumulate > 1), ("ema", train.ema > 0)):
+        if is_set:
+            what = f"train.{key} is not supported with embeddings, which {', '.join(bare)} without features x have"
+            raise TaskError(what, f"leave train.{key} out, or give them features", Cause.USER)
+
+
+def with_embeddings(network: nn.Module, embeddings: Embeddings | None) -> nn.Module:
+    return network if embeddings is None else WithEmbeddings(network, embeddings)
+
+
+def typed_model(
+    name: str, graph: HeteroGraph, classes: int | None, options: Mapping[str, Any], layers: int, width: int
+) -> nn.Module:
+    """The user's model for this graph: its sizes are widths by type and, if any, classes. Raises TaskError."""
+    kinds, relations = list(graph.num_nodes), list(graph.indptr)
+    widths = {kind: graph.x[kind].size(1) if kind in graph.x else width for kind in kinds}
+    known = {
+        "metadata": (kinds, relations),
+        "node_types": kinds,
+        "edge_types": relations,
+        "num_nodes_dict": dict(graph.num_nodes),
+    }
+    sizes: dict[str, Any] = {"features": widths} | ({} if classes is None else {"classes": classes})
+    return built(name, sizes, options, layers, lazy=True, known=known)
+
+
+class TypedNodeClassification(Objective[TypedSample]):
+    """Trains the model `train.model` on examples of one node type of a graph with several types."""
+
+    unit = "nodes"
+
+    def __init__(
+        self,
+        graph: LabelledHeteroGraph,
+        train: NodeClassificationTrain,
+        task: Task,
+        cache: int | None = None,
+        *,
+        split: bool = False,
+    ) -> None:
+        """`cache` is as for `placed_by_type`. Raises TaskError if these settings do not suit several types."""
+        super().__init__(train, task)
+        check_settings(train, graph, split=split)
+        outputs, kind = graph.num_classes, graph.node_type
+        self.classes = outputs if train.loss == "cross_entropy" else 0
+        self.unit = "nodes" if graph.seed_nodes is None else "rows"
+        embeddings = embeddings_for(graph, train.embedding_width, train.seed, self._precision.weights, task.device)
+        if embeddings is not None:
+            check_embeddings(train, [*embeddings.kinds])
+            if task.place.rank == 0:
+                kinds = ", ".join(embeddings.kinds)
+                print(f"{kinds} without features x: embeddings of width {embeddings.width} are learned for them")
+        network = typed_model(train.model, graph, outputs, train.options, len(train.fan_out), train.embedding_width)
+        network = network.to(task.device, self._precision.weights)
+        self.model = with_embeddings(network, embeddings)
+        self._own = TypedModel(network, train.model, outputs, kind)
+
+        def start() -> dict[str, Tensor]:
+            """How often each node is a seed in an epoch."""
+            return {kind: graph.nodes_of(graph.train).bincount(minlength=graph.num_nodes[kind]).float()}
+
+        self._rows = TypedRows(graph, task, self._precision, embeddings, cache, start, train.fan_out)
+        self._graph = self._rows.graph
+        is_last = train.temporal_strategy == "last"
+        self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace, last=is_last)
+        self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
+        self._metric = Metric(train, task.agreeing)
+        for name in ("val", "test", *(["train"] if train.report_train else [])):
+            self._metric.check(self._graph.y[getattr(self._graph, name)], name)
+        tried = sample_of(self._sampler, self._graph, self._graph.train[:_TRIED_SEEDS], 0, 0)
+        self._own.begin(tried, self._rows.stored(tried), quiet=task.place.rank > 0)
+        self._inference: AtTimes | PygInference[TypedSubgraph]
+        if graph.is_temporal:
+            self._inference = AtTimes(self._own, self._rows, train, task)
+        else:
+            around = SeveralTypes(self._rows, kind)
+            self._inference = PygInference(self._own, around, task, len(train.fan_out), train.hops)
+        self.own_training = OwnTraining(network, train.model, task)
+
+    @property
+    def seeds(self) -> Tensor:
+        return self._graph.train
+
+    def prepare(self, batch: Batch) -> TypedSample:
+        """The sampled neighbourhood."""
+        return self._rows.asked(sample_of(self._sampler, self._graph, batch.seeds, batch.epoch, batch.step))
+
+    def gather(self, prepared: TypedSample) -> Tables:
+        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
+        return self._rows.of_step(prepared, fetched)
+
+    def scores(self, prepared: TypedSample, gathered: Tables, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the sample has it
+        return self._own.outputs([prepared.subgraph], gathered)
+
+    def work(self, batch: Batch, prepared: TypedSample) -> tuple[int, int]:
+        return batch.total, prepared.subgraph.num_edges
+
+    def error(self, scores: Tensor, batch: Batch, prepared: TypedSample) -> Tensor:  # noqa: ARG002 - of the base class
+        return self._loss.of(scores, self._graph.y, batch)
+
+    def where_it_breaks(self, prepared: TypedSample, gathered: Tables) -> str:
+        with self._precision.autocast(self._task.device):
+            return self._own.where_it_breaks([prepared.subgraph], gathered)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split: each example is evaluated once, by one rank. A collective."""
+        self.own_training.agree_on_buffers()
+        self._rows.begin_evaluation()
+        own = own_slice(len(self._graph.y))
+        mine = {split: self._of(split, own) for split in splits}
+        y = self._graph.y
+        with self._precision.autocast(self._task.device):
+            kept = self._kept(torch.empty(0, self._own.classes or 0, device=y.device))
+            kept = kept.new_zeros(len(own), *kept.shape[1:])
+            for some, rows in self._outputs(torch.cat([*mine.values()])):
+                kept[some - own.start] = self._kept(rows)
+        return {split: self._metric.score(kept[rows - own.start], y[rows], rows) for split, rows in mine.items()}
+
+    def _outputs(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """These examples with their outputs, in chunks."""
+        if isinstance(self._inference, AtTimes):
+            yield from self._inference.rows_at_once(examples)
+            return
+        nodes, places = torch.unique(self._graph.nodes_of(examples), return_inverse=True)
+        if len(nodes) == len(examples):
+            order = places.argsort()
+            for some, rows in self._inference.rows_at_once(nodes):
+                yield examples[order[torch.searchsorted(nodes, some)]], rows
+            return
+        parts = list(self._inference.rows_at_once(nodes))
+        yield examples, torch.cat([rows for _, rows in parts])[places]
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
+
+    def _of(self, split: str, own: range) -> Tensor:
+        """The examples of a split that are this rank's."""
+        examples: Tensor = getattr(self._graph, split)
+        return examples[(examples >= own.start) & (examples < own.stop)]
+
+
+def check_settings(train: NodeClassificationTrain, graph: LabelledHeteroGraph, *, split: bool) -> None:
+    """Raise TaskError if these settings do not suit a model on several types of nodes and edges."""
+    unsupported = {
+        'train.sampling = "labor"': train.sampling == "labor",
+        f'train.batch = "{train.batch}"': train.batch != "sampled",
+        "train.sampler": train.sampler is not None,
+        'data.placement = "split"': split,
+        "train.hops": bool(train.hops) and graph.is_temporal,
+        "train.temporal_strategy": train.temporal_strategy != "uniform" and not graph.is_temporal,
+    }
+    for key, is_set in unsupported.items():
+        if is_set:
+            of = "times" if key == "train.hops" else "several types of nodes" if graph.is_temporal else "no times"
+            of = "several types of nodes" if "temporal" not in key and "hops" not in key else of
+            raise TaskError(f"{key} is not supported on data with {of}", "remove this key", Cause.USER)
