@@ -29,8 +29,8 @@ from torch.nn import functional as F
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.own_model import built
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own.model import built
 from clusterctl.shared.spec import NodeClassificationTrain
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:

@@ -211,7 +211,7 @@ def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
     from clusterctl.engine.task.task import joined
     from clusterctl.engine.training.epoch_plan import EpochPlan
     from clusterctl.engine.training.loop import Learner, prefetched
-    from clusterctl.engine.training.node_objective import NodeClassification
+    from clusterctl.engine.training.objectives.node import NodeClassification
     from clusterctl.shared.node.events import Context
     from clusterctl.shared.spec import NodeTrain
 

@@ -25,7 +25,7 @@ from torch import distributed as dist
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.inference import infer
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from node_steps import expert_samples
 from torch.nn import functional as F
 
 from clusterctl.engine.data.generated.reddit_like import reddit_like
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import compressed
 from clusterctl.engine.task.task import choose_device, gpu_identity, joined
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.graph_objective import GraphClassification
 from clusterctl.engine.training.learner import Learner
-from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
 from clusterctl.engine.training.loop import CapturedStep
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import (
     GraphClassificationTrain,

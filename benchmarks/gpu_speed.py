@@ -16,7 +16,7 @@ from clusterctl.engine.graph.collection import moved
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import CapturedStep, prefetched
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:

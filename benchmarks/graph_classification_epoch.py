@@ -29,8 +29,8 @@ from torch.nn import functional as F
 from clusterctl.engine.data.tu import raw_identity, read_raw
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
-from clusterctl.engine.training.graph_objective import GraphClassification, features_of, stratified
 from clusterctl.engine.training.learner import Adam
+from clusterctl.engine.training.objectives.graph import GraphClassification, features_of, stratified
 from clusterctl.shared.spec import GraphClassificationTrain
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.node.signals import StopRequest
 from clusterctl.shared.record.metrics import MetricsWriter

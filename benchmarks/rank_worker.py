@@ -26,7 +26,7 @@ from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam
 from clusterctl.engine.training.loop import prefetched
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import RedditTrain
 

@@ -27,7 +27,7 @@ from clusterctl.engine.data.igb import read_raw
 from clusterctl.engine.graph.rgat import fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:

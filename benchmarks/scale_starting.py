@@ -48,7 +48,7 @@ from clusterctl.shared.spec import RedditTrain
 from clusterctl.engine.task import rendezvous
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.data.reddit import recipe
 mark()
 asked = groups = 0

@@ -27,7 +27,7 @@ from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import prefetched
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import Batches, RedditTrain
 

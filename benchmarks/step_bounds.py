@@ -35,10 +35,10 @@ from clusterctl.engine.data.taobao import interactions, read_events
 from clusterctl.engine.data.tu import raw_identity, read_raw
 from clusterctl.engine.graph.products import linear
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.graph_objective import GraphClassification
 from clusterctl.engine.training.learner import Learner
-from clusterctl.engine.training.link_objective import LinkPrediction
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.link import LinkPrediction
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.workloads.synthetic import generate
 from clusterctl.shared.spec import DeepSageTrain, RedditTrain, SyntheticTrain, TaobaoTrain
 

@@ -36,7 +36,7 @@ from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam, TableAdam
-from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
+from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
 from clusterctl.shared.spec import TaobaoTrain
 
 if TYPE_CHECKING:

@@ -90,7 +90,7 @@ READERS = {
     "engine/workloads/command.py": "folders, without following links",
     "engine/task/node_telemetry.py": KERNEL,
     "engine/training/checkpoint.py": WRITES,
-    "engine/training/forward_memory.py": KERNEL,
+    "engine/training/own/forward_memory.py": KERNEL,
     "engine/training/trace.py": OURS,
     "engine/data/data_sets.py": WRITES,
     "engine/data/generated/reddit_like.py": WRITES,

@@ -14,7 +14,7 @@ from support.ranks import CORA, IMDB
 from clusterctl.engine.data import igb, reddit, taobao
 from clusterctl.engine.data.generated import taobao_like
 from clusterctl.engine.data.taobao import read_events
-from clusterctl.engine.training.graph_objective import PARTS, stratified
+from clusterctl.engine.training.objectives.graph import PARTS, stratified
 from clusterctl.engine.workloads import synthetic
 from clusterctl.launcher.checks.training_set import IGB_PAPERS, TAOBAO_EVENTS, training_set
 from clusterctl.shared.spec import Job, TrainingSet, from_record

@@ -15,7 +15,7 @@ from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.features.arrangement import arranged, neighbour_order, renumbered
 from clusterctl.engine.graph.storage import FILE, Graph, Recipe, compressed, load
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.workloads.node_classification import recipe
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.spec import Data, RedditTrain

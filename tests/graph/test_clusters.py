@@ -16,7 +16,7 @@ from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import Batches, Data, NodeClassificationTrain
 

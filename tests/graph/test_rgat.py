@@ -16,9 +16,9 @@ from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_b
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import EdgeType, LabelledHeteroGraph
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import relation_objective
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives import relation as relation_objective
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")  # PyG warns about institutes

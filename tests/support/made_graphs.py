@@ -8,7 +8,7 @@ import torch
 
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed
-from clusterctl.engine.training.link_objective import Interactions
+from clusterctl.engine.training.objectives.link import Interactions
 
 
 def random_shop(users: int = 40, items: int = 60, edges: int = 400, seed: int = 0) -> Interactions:

@@ -23,12 +23,12 @@ from clusterctl.engine.graph.features.arrangement import renumbered
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.graph.subgraphs import Subgraph, SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import pyg_inference
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.own_model import arguments_of
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.pyg_model import forward_of
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own import pyg_inference
+from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own.model import arguments_of
+from clusterctl.engine.training.own.pyg_model import forward_of
 from clusterctl.engine.workloads.node_classification import graph_of
 from clusterctl.pyg import Dropout, dropout
 from clusterctl.shared.errors import TaskError

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training.link_objective import Auc, auc
+from clusterctl.engine.training.objectives.link import Auc, auc
 
 SCORES = st.lists(st.integers(-3, 3), max_size=12)  # few values: many ties
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import own_model
 from clusterctl.engine.training.checkpoint import read, write
 from clusterctl.engine.training.loop import Best, fit
 from clusterctl.engine.training.objective import Accuracy
-from clusterctl.engine.training.own_model import OwnTraining
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own import model as own_model
+from clusterctl.engine.training.own.model import OwnTraining
 from clusterctl.engine.training.state import pieces, wholes
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import NodeClassificationTrain
@@ -108,7 +108,7 @@ class Normal(nn.Module):
 def test_a_training_with_patience_ends_with_the_buffers_of_its_best_epoch_also_in_the_file_of_weights(
     random_graph: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterctl.engine.training.own_objective.built", lambda *_, **__: Normal(7, 3))
+    monkeypatch.setattr("clusterctl.engine.training.objectives.own_node.built", lambda *_, **__: Normal(7, 3))
     train = NodeClassificationTrain(
         model="users:Normal", fan_out=(2,), batch_size=64, epochs=5, patience=2, lr=1e-12, precision="float64"
     )

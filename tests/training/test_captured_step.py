@@ -14,11 +14,11 @@ from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.hashing import Purpose, ReplayedKeys, draws, stream
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import node_objective
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import CapturedStep
-from clusterctl.engine.training.node_objective import NodeClassification, check_capturable
+from clusterctl.engine.training.objectives import node as node_objective
+from clusterctl.engine.training.objectives.node import NodeClassification, check_capturable
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import RedditTrain
 

@@ -18,9 +18,9 @@ from clusterctl.engine.graph.features import hidden
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.ranks import IMDB, run_program
 
 from clusterctl.engine.graph.collection import Collection
-from clusterctl.engine.training.graph_objective import features_of, stratified
+from clusterctl.engine.training.objectives.graph import features_of, stratified
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
 
@@ -26,7 +26,7 @@ from clusterctl.shared.spec import Data, GraphClassificationTrain
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import shared
 from clusterctl.engine.task.task import joined
-from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe

@@ -15,7 +15,7 @@ from clusterctl.engine.data.reddit import read_raw
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.workloads.synthetic import generate
 from clusterctl.shared.spec import RedditTrain, SyntheticTrain
 

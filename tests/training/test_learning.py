@@ -15,7 +15,7 @@ from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objective import Score
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeClassificationTrain
 

@@ -25,9 +25,9 @@ from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 
 path, cache = Path(sys.argv[1]), 32 << 20 if sys.argv[3] == "disk" else None
 batches = dict(epochs=2, batch_size=64, fan_out=(10, 5))

@@ -12,7 +12,7 @@ from clusterctl.engine.graph.links import ends, has_edge
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.link_objective import LinkPrediction, Pairs
+from clusterctl.engine.training.objectives.link import LinkPrediction, Pairs
 from clusterctl.shared.spec import TaobaoTrain
 
 TRAIN = TaobaoTrain(batch_size=16, fan_out=(-1, -1), hidden_channels=6, precision="float64")

@@ -26,8 +26,8 @@ from clusterctl.shared.record.place import Place
 from clusterctl.shared.spec import TaobaoTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.learner import TableAdam
-from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.link_objective import LinkPrediction
+from clusterctl.engine.training.objectives.link import auc
+from clusterctl.engine.training.objectives.link import LinkPrediction
 from clusterctl.engine.training.loop import fit
 
 class Losses(list):

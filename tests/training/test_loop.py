@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import clusterctl
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.graph_objective import GraphClassification
-from clusterctl.engine.training.link_objective import Auc, LinkPrediction
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.objective import Accuracy, Score
+from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.link import Auc, LinkPrediction
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.training.progress import Fold, TrainingLog
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.files import read_lines

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import metrics
-from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.learning import metrics
+from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Accuracy, merit_of
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
@@ -174,7 +174,7 @@ def test_the_accuracy_of_classes_is_counted_where_they_are(lone_task: Task) -> N
 
 def test_an_empty_split_has_no_examples(lone_task: Task) -> None:
     metric = Metric(trained("rmse"), lone_task.agreeing)
-    metric.check(torch.empty(0, 1), "val")
+    metric.check(torch.empty(0, 1), lambda _: torch.arange(0))
     assert metric.score(torch.empty(0, 1), torch.empty(0, 1), torch.empty(0, dtype=torch.int64)).total == 0
 
 
@@ -190,7 +190,21 @@ def test_an_empty_split_has_no_examples(lone_task: Task) -> None:
 )
 def test_a_split_without_a_value_is_named_before_the_training(train: Learning, y: Tensor, problem: str) -> None:
     with pytest.raises(TaskError, match=problem):
-        Metric(train).check(y, "val")
+        Metric(train).check(y, lambda _: torch.arange(len(y)))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce_with_logits", "mse"])
+def test_outputs_that_have_no_order_are_refused_and_not_measured(loss: str, lone_task: Task) -> None:
+    """Sorting puts NaN somewhere, and the largest of a row with NaN is one: every metric would have a value."""
+    y = torch.tensor([0, 1, 0]) if loss == "cross_entropy" else torch.tensor([[0.0], [1.0], [0.0]])
+    scores = torch.tensor([[0.0, 1.0], [1.0, NAN], [0.0, 1.0]])[:, : 2 if y.dim() == 1 else 1]
+    scores[1, -1] = NAN
+    metric = Metric(trained({"mse": "rmse"}.get(loss, "accuracy"), loss), lone_task.agreeing)
+    with pytest.raises(TaskError, match="the model gives NaN for 1 of 3 examples in evaluation"):
+        metric.kept(scores, y)
+    if loss == "mse":
+        with pytest.raises(TaskError, match="train.metric = rmse is inf: the model gives infinite numbers"):
+            metric.score(torch.full((3, 1), math.inf), y, torch.arange(3))
 
 
 def fails(predictions: Tensor, y: Tensor) -> float:

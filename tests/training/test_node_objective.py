@@ -11,7 +11,7 @@ import torch
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeTrain
 

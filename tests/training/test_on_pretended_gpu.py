@@ -19,14 +19,14 @@ from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import node_objective
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.graph_objective import GraphClassification
 from clusterctl.engine.training.learner import Learner
-from clusterctl.engine.training.link_objective import LinkPrediction
-from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives import node as node_objective
+from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.link import LinkPrediction
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.spec import (
     DeepSageTrain,
     GraphClassificationTrain,

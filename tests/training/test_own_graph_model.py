@@ -24,9 +24,9 @@ from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import graph_objective
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.training.objectives import graph as graph_objective
+from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.workloads.graph_classification import recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.pyg import dropout
@@ -47,7 +47,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, GraphClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
 

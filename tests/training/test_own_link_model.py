@@ -28,8 +28,8 @@ from clusterctl.engine.graph.links import LinkGraph, ends, has_edge
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
-from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.own_link_objective import LinkSample, OwnLinkPrediction
+from clusterctl.engine.training.objectives.link import auc
+from clusterctl.engine.training.objectives.own_link import LinkSample, OwnLinkPrediction
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
@@ -47,7 +47,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, LinkPredictionTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.data.own_data import own_recipe
@@ -247,7 +247,7 @@ def test_with_features_on_disk_embeddings_are_there_too(
     memory = OwnLinkPrediction(graph, train, lone_task).evaluate(["val", "test"])
     disk = OwnLinkPrediction(load(LinkGraph, tmp_path / "graph.pt"), train, lone_task, 300)
     monkeypatch.setattr(hidden, "shared_table", None)
-    monkeypatch.setattr("clusterctl.engine.training.own_link_objective._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.engine.training.objectives.own_link._PAIRS_AT_ONCE", 7)
     assert disk.evaluate(["val", "test"]) == memory
 
 

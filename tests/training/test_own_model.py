@@ -19,9 +19,9 @@ from clusterctl.engine.graph.features.arrangement import renumbered
 from clusterctl.engine.graph.hops import Hop, whole_hops
 from clusterctl.engine.graph.storage import Graph, load, save
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import own_inference
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own import inference as own_inference
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeClassificationTrain
 

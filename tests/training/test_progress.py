@@ -16,7 +16,7 @@ from clusterctl.engine.training import progress
 from clusterctl.engine.training.flat import LossReading
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.node.signals import StopRequest
 from clusterctl.shared.record.files import read_lines

@@ -29,10 +29,10 @@ from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
-from clusterctl.engine.training.link_objective import LinkPrediction
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.objective import Accuracy
+from clusterctl.engine.training.objectives.link import LinkPrediction
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.spec import LoopTrain, NodeTrain, TaobaoTrain
 
 HERE = "training/test_published_bugs.py"
@@ -44,20 +44,20 @@ SHOP, LINKS, LINK_RANKS = (
 )
 
 # The bugs, as mutations of our code.
-_PLAN, _LOOP, _NODES = "engine/training/epoch_plan.py", "engine/training/loop.py", "engine/training/node_objective.py"
+_PLAN, _LOOP, _NODES = "engine/training/epoch_plan.py", "engine/training/loop.py", "engine/training/objectives/node.py"
 _LOSSES = "engine/training/objective.py"
-_PAIRS, _BLOCKS, _SLICES = "engine/training/link_objective.py", "engine/graph/blocks.py", "engine/graph/blocks.py"
+_PAIRS, _BLOCKS, _SLICES = "engine/training/objectives/link.py", "engine/graph/blocks.py", "engine/graph/blocks.py"
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
 _OWN_GRAPHS = "own = own_slice(self._splits[split].numel())"
 A_GRAPH_TWICE = Mutation(
-    "engine/training/graph_objective.py",
+    "engine/training/objectives/graph.py",
     _OWN_GRAPHS,
     f"{_OWN_GRAPHS}; own = range(max(own.start - 1, 0), own.stop)",
 )
 LAST_GRAPHS_LEFT_OUT = Mutation(
-    "engine/training/graph_objective.py", _OWN_GRAPHS, "own = own_slice(self._splits[split].numel() // 3 * 3)"
+    "engine/training/objectives/graph.py", _OWN_GRAPHS, "own = own_slice(self._splits[split].numel() // 3 * 3)"
 )
 LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.stop - 1]")
 UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
@@ -348,7 +348,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
         classes[getattr(graph, right)] = graph.y[getattr(graph, right)]
         return range(graph.num_nodes), classes
 
-    monkeypatch.setattr("clusterctl.engine.training.node_objective.infer", inferred)
+    monkeypatch.setattr("clusterctl.engine.training.objectives.node.infer", inferred)
     scores = trained.evaluate(("val", "test"))
     assert {split: score.value for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
 

@@ -27,9 +27,9 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import NodeClassificationTrain, RedditTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.data.reddit import raw_identity, read_raw
 
 class Losses(list):

@@ -30,9 +30,9 @@ from clusterctl.shared.node.signals import StopRequest
 from clusterctl.shared.spec import Checkpoint, Data, GraphClassificationTrain, RedditTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.checkpoint import Checkpoints
-from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.training.state import PartState, Sharded
 from clusterctl.engine.data.reddit import raw_identity, read_raw
@@ -140,7 +140,7 @@ SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})
     from support.made_graphs import random_shop
     from clusterctl.shared.spec import TaobaoTrain
-    from clusterctl.engine.training.link_objective import LinkPrediction
+    from clusterctl.engine.training.objectives.link import LinkPrediction
     train = TaobaoTrain(batch_size=None, global_batch_size=24, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3,
                         lr=0.01)
     objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
@@ -149,7 +149,7 @@ SHOP = f"""
 """
 OWN = """
     from clusterctl.shared.spec import NodeClassificationTrain
-    from clusterctl.engine.training.own_objective import OwnNodeClassification
+    from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
     train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=None, global_batch_size=400, epochs=3,
                                     fan_out=(4, 3), patience=3)
     objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
@@ -180,7 +180,7 @@ OWN = """
     train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
                                     batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     from support.made_graphs import random_academy
-    from clusterctl.engine.training.relation_objective import RelationNodeClassification
+    from clusterctl.engine.training.objectives.relation import RelationNodeClassification
     train = replace(train, model="rgat", global_batch_size=12)
     objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)
     result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)
@@ -188,7 +188,7 @@ OWN = """
 """
 WHOLE_GRAPH = """
     from clusterctl.shared.spec import NodeClassificationTrain
-    from clusterctl.engine.training.own_objective import OwnNodeClassification
+    from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
     train = NodeClassificationTrain(model="support.own_nets:Plain", options=dict(hidden_channels=8), batch="graph",
                                     epochs=6)
     objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
@@ -214,8 +214,8 @@ LINKS_AND_GRAPHS = """
     from clusterctl.shared.spec import LinkPredictionTrain
     from clusterctl.engine.data.own_graphs import collection_of
     from clusterctl.engine.data.own_links import link_graph
-    from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
-    from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+    from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+    from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
     links, graphs = link_graph(split_links(), "load"), collection_of(molecules(), "load", answers="numbers")
     both = dict(batch_size=None, epochs=3, patience=3)
     link = LinkPredictionTrain(model="support.own_nets:LinkNet", negatives=2, metric="mrr", global_batch_size=64,

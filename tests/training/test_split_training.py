@@ -26,11 +26,11 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, LinkPredictionTrain, NodeClassificationTrain, RedditTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.graph.links import LinkGraph
-from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
-from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.data.own_data import own_recipe
 from clusterctl.engine.data.reddit import raw_identity, read_raw
@@ -79,7 +79,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import RedditTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 
 NODES, WIDTH = 40_000, 512
 

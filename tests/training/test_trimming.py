@@ -18,7 +18,7 @@ from torch_geometric.utils import dropout_edge
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.spec import NodeClassificationTrain
 
 MakeGraph = Callable[..., Graph]

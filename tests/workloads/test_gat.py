@@ -20,9 +20,9 @@ from torch_geometric.nn import GATv2Conv
 from clusterctl.engine.graph.attention import Gat, GatConv
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import own_inference
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own import inference as own_inference
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job, NodeClassificationTrain, from_record
@@ -74,7 +74,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.data.reddit import recipe
 
 class Losses(list):

@@ -18,7 +18,7 @@ from clusterctl.engine.data.ogb import read_relations
 from clusterctl.engine.graph.storage import FILE, Graph, load
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.workloads import node_classification
 from clusterctl.launcher.checks.training_set import training_set
 from clusterctl.shared.errors import UsageError

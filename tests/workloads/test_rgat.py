@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,17 @@ import torch
 from support.lone_task import lone_task as lone_task
 from support.made_graphs import AUTHOR, NODES, PAPER, WRITES, random_academy
 from support.ranks import losses_of, metrics_of, run_job, run_program
+from torch.nn import functional as F
 from torch_geometric.data import HeteroData
 
 from clusterctl.engine.data import igb
 from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.igb import CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.learning.metrics import f1_macro
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.workloads.node_classification import relations_of, relations_recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
@@ -134,6 +139,53 @@ def test_training_learns_the_classes(root: Path, tmp_path: Path, lone_task: Task
     assert score.value > 0.3  # chance is 0.05
 
 
+ROWS: dict[str, dict[str, Any]] = {
+    "weights": {"class_weights": (1.0, 3.0, 0.5, 2.0)[: random_academy().num_classes], "metric": "f1_macro"},
+    "numbers": {"loss": "mse"},
+    "own": {"loss": "users_of_rgat:squares", "metric": "users_of_rgat:largest", "metric_better": "lower"},
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_other_losses_and_metrics_are_those_of_a_plain_computation(
+    kind: str, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = types.ModuleType("users_of_rgat")
+    users.squares = lambda scores, y: (scores - y).square().sum(1)  # type: ignore[attr-defined]
+    users.largest = lambda predictions, y: (predictions - y).abs().max()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_of_rgat", users)
+    data, answers = hetero_data(), "classes"
+    if kind != "weights":
+        data[PAPER].y, answers = torch.randn(NODES[PAPER], 2), "either"
+    graph = relations_of(data, "my:load", answers=answers)
+    options: dict[str, object] = {"hidden": 4, "heads": 2, "dropout": 0.0}
+    train = NodeClassificationTrain(
+        model="rgat", options=options, fan_out=(-1, -1), precision="float64", report_train=True, **ROWS[kind]
+    )
+    objective = RelationNodeClassification(graph, train, lone_task)
+    batch = Batch(0, 0, graph.train, torch.ones(graph.train.numel()), graph.train.numel(), graph.train)
+    prepared = objective.prepare(batch)
+    scores = objective.scored(prepared, objective.gather(prepared), ())
+    y = graph.y[graph.train]
+    plain = {
+        "weights": lambda: F.cross_entropy(scores, y, torch.tensor(train.class_weights, dtype=torch.float64)),
+        "numbers": lambda: F.mse_loss(scores, y.double()),
+        "own": lambda: (scores - y).square().sum(1).mean(),
+    }[kind]()
+    torch.testing.assert_close(objective.loss(batch, prepared), plain, rtol=0, atol=1e-12)
+    objective.model.eval()
+    scores = scores.detach()
+    found = objective.evaluate(["train", "val", "test"])
+    expected = {
+        "weights": lambda: f1_macro(scores, y),
+        "numbers": lambda: float((scores - y).square().mean(0).sqrt().mean()),
+        "own": lambda: float((scores - y).abs().max()),
+    }[kind]()
+    assert found["train"].value == pytest.approx(expected, abs=1e-9)
+    assert found["test"].total == graph.test.numel()
+    assert objective.classes == (graph.num_classes if kind == "weights" else 0)
+
+
 def test_settings_of_other_models_are_rejected() -> None:
     def problems(**train: Any) -> list[str]:
         job = Job(name="x", workload="node-classification", train=NodeClassificationTrain(**train))
@@ -157,7 +209,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -16,7 +16,7 @@ from clusterctl.engine.data.taobao import TaobaoEvents, co_occurrence, interacti
 from clusterctl.engine.graph.links import ends
 from clusterctl.engine.graph.recommender import OF_USER, TOGETHER
 from clusterctl.engine.graph.storage import compressed
-from clusterctl.engine.training.link_objective import Interactions
+from clusterctl.engine.training.objectives.link import Interactions
 
 USERS, ITEMS = 60, 80
 Pair = tuple[int, int]

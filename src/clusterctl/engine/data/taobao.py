@@ -19,7 +19,7 @@ from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.links import negatives
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import Recipe, compressed
-from clusterctl.engine.training.link_objective import Interactions
+from clusterctl.engine.training.objectives.link import Interactions
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.record.files import open_regular, read_whole
 
@@ -132,7 +132,7 @@ def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Intera
     training = tenth >= 2
     everything = Adjacency(*compressed(torch.stack([items, users]), events.num_users, events.num_items))
     of_user = compressed(torch.stack([items[training], users[training]]), events.num_users, events.num_items)
-    pairs = {
+    pairs: dict[str, Any] = {
         split: torch.stack([users[tenth == part], items[tenth == part]]).to(torch.int32)
         for part, split in enumerate(("val", "test"))
     }

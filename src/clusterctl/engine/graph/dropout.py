@@ -116,7 +116,12 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 
 def _of_types(tables: dict[str, Tensor], p: float, rows: _Rows | None, *, training: bool) -> dict[str, Tensor]:
     known = (rows and rows.by_type) or {}
-    if rows is None or not training or not p or any(len(one) > len(known.get(kind, ())) for kind, one in tables.items()):
+    if (
+        rows is None
+        or not training
+        or not p
+        or any(len(one) > len(known.get(kind, ())) for kind, one in tables.items())
+    ):
         return {kind: F.dropout(one, p, training) for kind, one in tables.items()}
     rows.calls += 1
     key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)

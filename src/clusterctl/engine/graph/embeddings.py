@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +55,7 @@ class Embeddings(nn.Module):
     def of_all(self, task: Task) -> dict[str, FeaturesInMemory]:
         """The present rows of all nodes of each type, one copy per node of the cluster, or per GPU. A collective."""
         rows = shared_rows([self.table.rows], self.table.rows, self.table.total, task)
-        return {
-            kind: FeaturesInMemory(rows[first : first + self._counts[kind]]) for kind, first in self._first.items()
-        }
+        return {kind: FeaturesInMemory(rows[first : first + self._counts[kind]]) for kind, first in self._first.items()}
 
     def pretended(self, nodes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows for trials at the start that need no other rank: a fixed function of the node."""
@@ -73,5 +71,6 @@ class WithEmbeddings(nn.Module):
         super().__init__()
         self.network, self.embeddings = network, embeddings
 
-    def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
-        return self.network.state_dict(*args, **kwargs)  # type: ignore[arg-type]
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Without the rows of the table, which only `sharded_table.whole_weights` has complete."""
+        return self.network.state_dict(*args, **kwargs)

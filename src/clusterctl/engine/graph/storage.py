@@ -306,7 +306,7 @@ class Recipe(NamedTuple, Generic[T]):
         shutil.rmtree(scratch)
 
 
-def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
+def shared(task: Task, kind: Callable[..., T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
     """The result of `build` for this `identity`, built once and shared; a dataclass `kind` of tensors."""
     recipe = Recipe(name, identity, build)
     return load(kind, task.prepared(recipe.folder, recipe.prepare, whole) / FILE)
@@ -332,7 +332,7 @@ def save(value: Stored, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def load(kind: type[T], path: Path) -> T:
+def load(kind: Callable[..., T], path: Path) -> T:
     """The value saved in `path`, memory-mapped: pages are read when touched, and shared between processes."""
     return kind(**torch.load(path, mmap=True, weights_only=True))
 

@@ -87,8 +87,7 @@ class TypedSampler:
             self._renumbered = dict.fromkeys(graph.num_nodes, renumbered)
             if self._device.type == "cpu":
                 by = kernels(edges)
-                self._sample_ranges, self._end_by_time = by.sample_ranges, by.end_by_time  # type: ignore[assignment]
-                self._numbering = by.numbering
+                self._sample_ranges, self._end_by_time = by.sample_ranges, by.end_by_time
 
                 def in_order_of_discovery(nodes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
                     numbering = by.numbering(nodes)
@@ -141,9 +140,7 @@ class TypedSampler:
                 else:
                     absent = (excluded or {}).get(relation)
                     adjacency = self._graph.relation(relation)
-                    found[relation] = self._sample_neighbors(
-                        adjacency, ids, count, key, absent, replace=self._replace
-                    )
+                    found[relation] = self._sample_neighbors(adjacency, ids, count, key, absent, replace=self._replace)
             behind = {kind: begin[kind] + len(ids) for kind, ids in frontier.items()}
             following = {kind: ids[:0] for kind, ids in frontier.items()}
             # The relations from one type of sources share the rows of a depth, so they are renumbered together.
@@ -189,9 +186,7 @@ class TypedSampler:
             end = self._end_by_time(start, end, latest[tree], times, None)
             if self._last and count >= 0:
                 start = start.maximum(end - count)
-        offsets, places = self._sample_ranges(
-            start, end - start, keys[tree] + nodes, count, key, replace=self._replace
-        )
+        offsets, places = self._sample_ranges(start, end - start, keys[tree] + nodes, count, key, replace=self._replace)
         owners = tree.repeat_interleave(offsets.diff(), output_size=places.numel())
         return offsets, adjacency.indices[places].to(torch.int64) + owners * self._graph.num_nodes[source]
 

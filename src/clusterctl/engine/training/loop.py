@@ -20,9 +20,9 @@ from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 from clusterctl.engine.training.learner import FUSED, Adam, Learner
+from clusterctl.engine.training.learning.schedule import Schedule
 from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
-from clusterctl.engine.training.schedule import Schedule
 from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.engine.training.trace import StepTrace
 from clusterctl.shared.errors import Cause, TaskError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.features.sources import Fetch
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.own_model import OwnTraining
+    from clusterctl.engine.training.own.model import OwnTraining
     from clusterctl.shared.spec import LoopTrain
 
 

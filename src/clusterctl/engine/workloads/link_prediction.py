@@ -15,7 +15,7 @@ from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_link_objective import OwnLinkPrediction
+from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.shared.spec import LinkPredictionTrain
 
 if TYPE_CHECKING:

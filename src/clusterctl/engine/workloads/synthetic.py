@@ -18,7 +18,7 @@ import torch
 from clusterctl.engine.graph.storage import Graph, compressed, shared
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.shared.spec import SyntheticTrain
 
 if TYPE_CHECKING:

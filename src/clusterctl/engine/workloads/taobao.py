@@ -20,8 +20,8 @@ from clusterctl.engine.data.generated import taobao_like
 from clusterctl.engine.data.taobao import interactions, read_events, recipe
 from clusterctl.engine.graph.storage import Recipe, shared
 from clusterctl.engine.task.task import joined
-from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
 from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
 from clusterctl.shared.spec import TaobaoTrain
 
 if TYPE_CHECKING:

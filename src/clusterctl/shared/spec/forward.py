@@ -95,7 +95,8 @@ class Forward:
     def problem_with_types(self) -> tuple[str, str] | None:
         """Like `problem`, for a graph with several types of nodes and edges."""
         if self.rest:
-            return f"{self.written}: it is unknown what *{self.rest} takes", "write forward(self, x_dict, edge_index_dict)"
+            hint = "name its arguments, such as x_dict, edge_index_dict"
+            return f"{self.written}: it is unknown what *{self.rest} takes", hint
         known = _KNOWN_BY_TYPE if self.is_by_type else (*_KNOWN_BY_TYPE, "x", "edge_index")  # those of to_hetero
         unknown = [name for name in self.required if name not in known]
         if self.takes_data or (self.required and not unknown):

@@ -372,7 +372,7 @@ class NodeClassificationTrain(Learning, LoopTrain):
         if self.generated and self.model != "rgat" and ":" not in self.model:
             yield "train.generated", f'model "{self.model}" has no graph to generate; set data.root or data.load'
         if self.temporal_strategy == "last" and self.replace:
-            yield "train.replace", 'the latest neighbours are taken once; remove this key'
+            yield "train.replace", "the latest neighbours are taken once; remove this key"
         if self.temporal_strategy != "uniform" and (":" not in self.model or not data.load):
             yield "train.temporal_strategy", "needs your own model, and data of your own with times; remove this key"
         why = f'with train.batch = "{self.batch}"'
@@ -394,8 +394,6 @@ class NodeClassificationTrain(Learning, LoopTrain):
             for name in ("batch", "hops", "sampler"):
                 if getattr(self, name) != getattr(NodeClassificationTrain, name):
                     yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
-        if self.model == "rgat":
-            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric", "report_train"))
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)

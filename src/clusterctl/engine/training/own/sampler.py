@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.subgraphs import Subgraph
-from clusterctl.engine.training.own_function import shown
-from clusterctl.engine.training.own_model import described, found
+from clusterctl.engine.training.own.function import shown
+from clusterctl.engine.training.own.model import described, found
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

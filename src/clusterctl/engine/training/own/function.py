@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clusterctl.engine.training.own_model import described, found
+from clusterctl.engine.training.own.model import described, found
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

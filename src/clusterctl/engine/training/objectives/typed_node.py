@@ -7,6 +7,7 @@ on a tree of its own: on all that it may see, or on the latest neighbours if it 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,13 +22,14 @@ from clusterctl.engine.graph.typed_subgraphs import (
     typed_neighbourhood,
     typed_whole,
 )
-from clusterctl.engine.training.forward_memory import free_memory, measured
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.own_model import OwnTraining, built, undisturbed
-from clusterctl.engine.training.pyg_inference import PygInference
-from clusterctl.engine.training.typed_model import TypedModel
+from clusterctl.engine.training.objectives.node import measured, nodes_of
+from clusterctl.engine.training.own import forward_memory
+from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
+from clusterctl.engine.training.own.pyg_inference import PygInference
+from clusterctl.engine.training.own.typed_model import TypedModel
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ class TypedRows:
     def asked(self, subgraph: TypedSubgraph) -> TypedSample:
         """The sample, with its rows requested. Not a collective."""
         fetch = self._fetches.fetch(subgraph.places) if self._fetches else None
-        return TypedSample(subgraph, fetch, self._embeddings and self._embeddings.wanted(subgraph.places))
+        wanted = None if self._embeddings is None else self._embeddings.wanted(subgraph.places)
+        return TypedSample(subgraph, fetch, wanted)
 
     def of_step(self, sample: TypedSample, fetched: Tables | None) -> Tables:
         """The rows of a step. A collective if there are embeddings."""
@@ -163,7 +166,7 @@ class AtTimes:
         with undisturbed(own.model, task.device), torch.no_grad():
             piece = self._around(self._graph.train[:_TRIED_SEEDS])
             x = rows.stored(piece)
-            self._need = measured(
+            self._need = forward_memory.measured(
                 lambda times: own.outputs([piece.repeated(times)], dict(x)), piece.num_rows, max(1, piece.num_edges)
             )
         if task.place.rank == 0:
@@ -172,7 +175,7 @@ class AtTimes:
 
     def rows_at_once(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """These examples (int64) in chunks, with their outputs. Every rank must iterate to the end."""
-        free = free_memory(self._task.device)
+        free = forward_memory.free_memory(self._task.device)
         for some in torch.split(examples, _SEEDS_AT_ONCE):
             yield from self._fitting(some, free)
         self._rows.settle()
@@ -239,7 +242,7 @@ def typed_model(
 class TypedNodeClassification(Objective[TypedSample]):
     """Trains the model `train.model` on examples of one node type of a graph with several types."""
 
-    unit = "nodes"
+    own_training: OwnTraining
 
     def __init__(
         self,
@@ -277,8 +280,7 @@ class TypedNodeClassification(Objective[TypedSample]):
         self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace, last=is_last)
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
-        for name in ("val", "test", *(["train"] if train.report_train else [])):
-            self._metric.check(self._graph.y[getattr(self._graph, name)], name)
+        self._metric.check(self._graph.y, partial(getattr, self._graph))
         tried = sample_of(self._sampler, self._graph, self._graph.train[:_TRIED_SEEDS], 0, 0)
         self._own.begin(tried, self._rows.stored(tried), quiet=task.place.rank > 0)
         self._inference: AtTimes | PygInference[TypedSubgraph]
@@ -320,14 +322,13 @@ class TypedNodeClassification(Objective[TypedSample]):
         self.own_training.agree_on_buffers()
         self._rows.begin_evaluation()
         own = own_slice(len(self._graph.y))
-        mine = {split: self._of(split, own) for split in splits}
-        y = self._graph.y
+        mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
         with self._precision.autocast(self._task.device):
-            kept = self._kept(torch.empty(0, self._own.classes or 0, device=y.device))
+            kept = self._kept(torch.empty(0, self._own.classes or 0, device=mine.device))
             kept = kept.new_zeros(len(own), *kept.shape[1:])
-            for some, rows in self._outputs(torch.cat([*mine.values()])):
+            for some, rows in self._outputs(mine):
                 kept[some - own.start] = self._kept(rows)
-        return {split: self._metric.score(kept[rows - own.start], y[rows], rows) for split, rows in mine.items()}
+        return measured(self._metric, self._graph, own, kept, splits)
 
     def _outputs(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """These examples with their outputs, in chunks."""
@@ -345,11 +346,6 @@ class TypedNodeClassification(Objective[TypedSample]):
 
     def _kept(self, rows: Tensor) -> Tensor:
         return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
-
-    def _of(self, split: str, own: range) -> Tensor:
-        """The examples of a split that are this rank's."""
-        examples: Tensor = getattr(self._graph, split)
-        return examples[(examples >= own.start) & (examples < own.stop)]
 
 
 def check_settings(train: NodeClassificationTrain, graph: LabelledHeteroGraph, *, split: bool) -> None:

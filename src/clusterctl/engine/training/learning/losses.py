@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
-from clusterctl.engine.training.own_model import (
+from clusterctl.engine.training.own.model import (
     OwnModel,
     check_has_gradient,
     check_not_lazy,
@@ -19,8 +19,8 @@ from clusterctl.engine.training.own_model import (
     relative_difference,
     undisturbed,
 )
+from clusterctl.engine.training.own.trimming import CannotTrimError, Trimming
 from clusterctl.engine.training.state import untrained
-from clusterctl.engine.training.trimming import CannotTrimError, Trimming
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 

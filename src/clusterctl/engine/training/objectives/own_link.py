@@ -19,14 +19,14 @@ from clusterctl.engine.graph.inference import one_ahead
 from clusterctl.engine.graph.links import LinkGraph, both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
-from clusterctl.engine.training.link_objective import auc
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
-from clusterctl.engine.training.own_inference import OwnInference, of_all
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, check_not_lazy, described
-from clusterctl.engine.training.own_objective import OwnSampled, Sample
-from clusterctl.engine.training.pyg_inference import OneType, PygInference
-from clusterctl.engine.training.pyg_model import PygModel, forward_of
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.objectives.link import auc
+from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
+from clusterctl.engine.training.own.inference import OwnInference, of_all
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
+from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
+from clusterctl.engine.training.own.pyg_model import PygModel, forward_of
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES
 

@@ -1,4 +1,4 @@
-"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy.
+"""Node classification on a graph with several types of nodes and edges: any loss, any metric, exact.
 
 Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
 """
@@ -19,9 +19,11 @@ from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
 from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.training.node_objective import accuracies
-from clusterctl.engine.training.objective import Objective, class_loss
-from clusterctl.engine.training.own_model import options_of
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.objective import Objective
+from clusterctl.engine.training.objectives.node import measured
+from clusterctl.engine.training.own.model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.objective import Accuracy
+    from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain
 
 
@@ -72,10 +74,10 @@ class RelationNodeClassification(Objective[RelationSample]):
         read = {kind for relation in by_layer[0] for kind in (relation[0], relation[2])}
         if bare := read - graph.x.keys():
             raise TaskError(f"nodes of type {', '.join(sorted(bare))} have no features", "", Cause.DATA)
-        self.classes = graph.num_classes
+        self.classes = graph.num_classes if train.loss == "cross_entropy" else 0
         self._type = graph.node_type
         widths = {kind: x.size(1) for kind, x in graph.x.items()}
-        self.model = Rgat(widths, self.classes, by_layer, self._options).to(task.device, self._precision.weights)
+        self.model = Rgat(widths, graph.num_classes, by_layer, self._options).to(task.device, self._precision.weights)
         fan_out = fan_outs(by_layer, train.fan_out)
         kind, count = graph.node_type, graph.num_nodes[graph.node_type]
 
@@ -87,6 +89,9 @@ class RelationNodeClassification(Objective[RelationSample]):
             graph, task, self._precision.values, cache, start, fan_out, split=split
         )
         self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
+        self._loss = Loss(train, self._graph.y, self._graph.train, graph.num_classes)
+        self._metric = Metric(train, task.agreeing)
+        self._metric.check(self._graph.y, partial(getattr, self._graph))
 
     @property
     def seeds(self) -> Tensor:
@@ -109,15 +114,16 @@ class RelationNodeClassification(Objective[RelationSample]):
         return batch.total, sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
 
     def error(self, scores: Tensor, batch: Batch, prepared: RelationSample) -> Tensor:  # noqa: ARG002 - of the base class
-        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
+        return self._loss.of(scores, self._graph.y, batch)
 
     @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split with all neighbours: each node is evaluated once, by one rank. A collective."""
         own = own_slice(self._graph.num_nodes[self._type])
         with self._precision.autocast(self._graph.y.device):
-            predicted = infer(self.model, self._graph, self._features, self._task)[self._type].argmax(1)
-        return accuracies(self._graph, own, predicted, splits)
+            rows = infer(self.model, self._graph, self._features, self._task)[self._type]
+        kept = self._metric.kept(rows.to(self._precision.weights), self._graph.y)
+        return measured(self._metric, self._graph, own, kept, splits)
 
 
 # Exact inference with a relational attention network on the whole graph, layer by layer, split over the ranks.

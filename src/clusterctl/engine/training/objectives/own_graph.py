@@ -11,8 +11,8 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.dropout import graphs_of_a_step
-from clusterctl.engine.training.graph_objective import GraphClassification, Graphs, features_of
-from clusterctl.engine.training.own_model import (
+from clusterctl.engine.training.objectives.graph import GraphClassification, Graphs, features_of
+from clusterctl.engine.training.own.model import (
     OwnTraining,
     broken_parameter,
     built,
@@ -21,7 +21,7 @@ from clusterctl.engine.training.own_model import (
     described,
     undisturbed,
 )
-from clusterctl.engine.training.pyg_model import forward_of, print_what_varies
+from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:

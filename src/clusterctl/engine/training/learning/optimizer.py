@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.training.own_function import OwnFunction, shown
-from clusterctl.engine.training.own_model import described
+from clusterctl.engine.training.own.function import OwnFunction, shown
+from clusterctl.engine.training.own.model import described
 from clusterctl.engine.training.state import PartState, flattened, put
 
 if TYPE_CHECKING:

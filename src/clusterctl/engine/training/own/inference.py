@@ -16,7 +16,7 @@ from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, share
 from clusterctl.engine.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.training.own_model import relative_difference, undisturbed
+from clusterctl.engine.training.own.model import relative_difference, undisturbed
 from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.own_model import OwnModel
+    from clusterctl.engine.training.own.model import OwnModel
 
 _MOST_EDGES = 1 << 19  # per piece: PyG's layers materialize a row for each edge
 _SEEDS_AT_ONCE = 128  # if the model can only run all layers at once

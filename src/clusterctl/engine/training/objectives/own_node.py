@@ -14,16 +14,16 @@ from clusterctl.engine.graph.clusters import ClusterSampler
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
-from clusterctl.engine.training.node_objective import sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.own_inference import OwnInference
-from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in, check_not_lazy
-from clusterctl.engine.training.own_sampler import OwnSampler
-from clusterctl.engine.training.pyg_inference import OneType, PygInference
-from clusterctl.engine.training.pyg_library import of_pyg
-from clusterctl.engine.training.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.objectives.node import measured, nodes_of, sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.own.inference import OwnInference
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy
+from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
+from clusterctl.engine.training.own.pyg_library import of_pyg
+from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.own.sampler import OwnSampler
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 
@@ -203,8 +203,7 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         self._graph, self._features = placed(graph, task, self._precision.values, cache, start, fan_out, split=split)
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
-        for name in ("val", "test", *(["train"] if train.report_train else [])):
-            self._metric.check(self._graph.y[getattr(self._graph, name)], name)
+        self._metric.check(self._graph.y, partial(getattr, self._graph))
         if isinstance(self._own, PygModel):
             self._form: _ByGraph | _ByHops = _ByGraph(self._own, self._graph, self._features, train, task, clusters)
         else:
@@ -246,25 +245,16 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
                 kept = self._inference.rows(own, self._kept)
             else:
                 kept = self._at_once(own, splits)
-        scores = {}
-        for split in splits:
-            mine = self._of(split, own)
-            scores[split] = self._metric.score(kept[mine - own.start], self._graph.y[mine], mine)
-        return scores
+        return measured(self._metric, self._graph, own, kept, splits)
 
     def _kept(self, rows: Tensor) -> Tensor:
         return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
-
-    def _of(self, split: str, own: range) -> Tensor:
-        """The nodes of a split that are this rank's."""
-        nodes: Tensor = getattr(self._graph, split)
-        return nodes[(nodes >= own.start) & (nodes < own.stop)]
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
         """What the metric needs of this rank's nodes in the `splits`; zeros for other nodes."""
         kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
         kept = kept.new_zeros(len(own), *kept.shape[1:])
-        mine = torch.cat([self._of(split, own) for split in splits])
+        mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
         for seeds, rows in self._inference.rows_at_once(mine):
             kept[seeds - own.start] = self._kept(rows)
         return kept

@@ -8,7 +8,7 @@ of a graph, so graphs with several types are evaluated in the same way (`typed_i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from torch import distributed as dist
 from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.exchange import from_first
-from clusterctl.engine.training.forward_memory import Need, free_memory, measured
-from clusterctl.engine.training.own_model import undisturbed
-from clusterctl.engine.training.pyg_model import differs, other_weights
+from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
+from clusterctl.engine.training.own.model import undisturbed
+from clusterctl.engine.training.own.pyg_model import differs, other_weights
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.own_model import OwnModel
-    from clusterctl.engine.training.pyg_model import PygModel
+    from clusterctl.engine.training.own.model import OwnModel
+    from clusterctl.engine.training.own.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
@@ -55,6 +55,9 @@ class Piece(Protocol):
     @property
     def num_edges(self) -> int:
         """The edges of all types."""
+
+    def repeated(self, times: int) -> Self:
+        """The same rows with `times` copies of all edges."""
 
 
 P = TypeVar("P", bound=Piece)
@@ -139,7 +142,8 @@ class PygInference(Generic[P]):
         *,
         quiet: bool = False,
     ) -> None:
-        self._own, self._around, self._task = own, surroundings, task
+        self._own: Any = own  # whose `outputs` takes pieces of this kind
+        self._around, self._task = surroundings, task
         self._device = task.device
         self._layers, self._quiet = layers, quiet
         self._hops, *need = Plan(*from_first(lambda: self._planned(hops), task.agreeing))
@@ -219,7 +223,7 @@ class PygInference(Generic[P]):
         rows, edges = sample.num_rows, sample.num_edges
 
         def forward(times: int) -> Tensor:
-            return self._own.outputs([sample.repeated(times)], self._around.stored(sample))
+            return self._own.outputs([sample.repeated(times)], self._around.stored(sample))  # type: ignore[no-any-return]
 
         need = measured(forward, rows, edges)
         return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
@@ -256,7 +260,7 @@ class PygInference(Generic[P]):
         return hops, ""
 
     def _outputs(self, piece: P) -> Tensor:
-        return self._own.outputs([piece], self._around.stored(piece))
+        return self._own.outputs([piece], self._around.stored(piece))  # type: ignore[no-any-return]
 
     def _compare(self, hops: int) -> None:
         """Print a line if a piece of this many hops gives other outputs than the whole graph."""

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from clusterctl.engine.graph.dropout import rows_of_types
-from clusterctl.engine.training.own_model import (
+from clusterctl.engine.training.own.model import (
     OwnModel,
+    broken_parameter,
     check_has_gradient,
     check_not_lazy,
     described,
     undisturbed,
 )
-from clusterctl.engine.training.pyg_model import forward_of, print_what_varies
+from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class TypedModel(OwnModel):
         depths = torch.tensor(subgraph.rows_by_depth.get(kind, (seeds,))).cumsum(0).tolist()
         if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in {*depths, all_rows}:
             rows = rows[:seeds]
-        rows = self._shaped(rows, (seeds, self.classes), self.method)
-        check_has_gradient(rows, self.model, f"{self.name}: {self.method} gives rows")
-        return rows
+        found = self._shaped(rows, (seeds, self.classes), self.method)
+        check_has_gradient(found, self.model, f"{self.name}: {self.method} gives rows")
+        return found
 
     def rows(self, subgraph: TypedSubgraph, x: Rows) -> Any:
         """What the model gives. Raises TaskError if it fails."""
@@ -94,8 +95,6 @@ class TypedModel(OwnModel):
     @torch.no_grad()
     def where_it_breaks(self, hops: Sequence[TypedSubgraph], x: Rows) -> str:  # type: ignore[override]  # noqa: ARG002
         """The first part of the model with a NaN or infinity; empty if it is the data."""
-        from clusterctl.engine.training.own_model import broken_parameter
-
         if not all(rows.isfinite().all() for rows in x.values()):
             return ""
         return broken_parameter(self.model) or self.method
@@ -120,7 +119,7 @@ class TypedModel(OwnModel):
             ("num_sampled_edges_dict", subgraph.edges_by_depth, subgraph.edge_index),
         ):
             counts: Mapping[Any, Sequence[int]] = by_depth or {
-                kind: (tensor.size(-1), *[0] * (_MOST_LAYERS - 1)) for kind, tensor in whole.items()  # type: ignore[attr-defined]
+                kind: (tensor.size(-1), *[0] * (_MOST_LAYERS - 1)) for kind, tensor in whole.items()
             }
             found[name] = {kind: list(own) for kind, own in counts.items()}
         found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]

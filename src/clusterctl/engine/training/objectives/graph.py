@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from clusterctl.engine.graph.blocks import moved, own_slice
 from clusterctl.engine.graph.gin import Copied, Gin, PlainGin, first_sum
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.training.losses import Loss
-from clusterctl.engine.training.metrics import Metric
+from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -66,8 +66,7 @@ class GraphClassification(Objective[Graphs]):
         self._outputs = collection.num_classes
         self._loss = Loss(train, collection.y, self._splits["train"], self._outputs)
         self._metric = Metric(train, task.agreeing)
-        for split in ("val", "test", *(["train"] if train.report_train else [])):
-            self._metric.check(collection.y[self._splits[split]], split)
+        self._metric.check(collection.y, self._splits.__getitem__)
         self.model = self.made(train).to(task.device, self._precision.weights)
 
     def made(self, train: GraphClassificationTrain) -> nn.Module:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.graph.dropout import Dropout
-from clusterctl.engine.training.own_model import chosen, described
+from clusterctl.engine.training.own.model import chosen, described
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import PYG_MODELS
 

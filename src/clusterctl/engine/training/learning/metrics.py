@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.training.objective import Accuracy
-from clusterctl.engine.training.own_function import OwnFunction, shown
+from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -47,14 +47,29 @@ class Metric:
         self._own = OwnFunction("train.metric", name) if ":" in name else None
         self.name = name.rpartition(":")[2]
         self._lower_is_better, self._group = train.metric_is_lower_better, group
+        self._measured_splits = ("val", "test", *(["train"] if train.report_train else []))
 
     def kept(self, scores: Tensor, y: Tensor) -> Tensor:
-        """What `score` needs of the `scores` of some examples: of classes and accuracy only the predicted ones."""
+        """What `score` needs of the `scores` of some examples: of classes and accuracy only the predicted ones.
+
+        Raises TaskError if the model gives NaN, which has no place in an order: any score would be plausible.
+        """
+        if broken := int(scores.isnan().view(len(scores), -1).any(1).sum()) if len(scores) else 0:
+            what = f"the model gives NaN for {broken} of {len(scores)} examples in evaluation"
+            hint = "the losses were finite: what does forward do otherwise in evaluation, with model.eval()?"
+            raise TaskError(what, hint, Cause.USER)
         return scores.argmax(1) if self._counts(y) else scores
 
-    def check(self, y: Tensor, split: str) -> None:
-        """Raise TaskError if the metric has no value on a split with the answers `y`. An empty split has no score."""
-        if self._own is None and y.numel():
+    def check(self, y: Tensor, examples_of: Callable[[str], Tensor]) -> None:
+        """Raise TaskError if the metric has no value on a split that will be measured. An empty split has no score.
+
+        `y` has the answers of all examples, and `examples_of` gives the numbers of those in a split, int64.
+        """
+        for split in self._measured_splits if self._own is None else ():
+            self._check_split(y[examples_of(split)], split)
+
+    def _check_split(self, y: Tensor, split: str) -> None:
+        if y.numel():
             problem = ""
             if y.is_floating_point() and bool(y.isnan().all()):
                 problem = "all of y is NaN"
@@ -85,9 +100,13 @@ class Metric:
             scores, answers, numbers = (part for part in parts if part is not None)
             order = numbers.argsort()
             try:
-                return {"value": self._value(scores[order], answers[order]), "total": len(order)}
+                value = self._value(scores[order], answers[order])
             except TaskError as error:
                 return {"message": str(error), "hint": error.hint}
+            if not math.isfinite(value):
+                what = f"train.metric = {self.name} is {value}: the model gives infinite numbers"
+                return {"message": what, "hint": "lower train.lr, or set train.clip_norm"}
+            return {"value": value, "total": len(order)}
 
         found = from_first(measured, self._group)
         if "message" in found:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.learning.metrics import Metric
+    from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 
@@ -154,14 +156,28 @@ def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:
         raise TaskError(f"train.cuda_graph cannot capture this training: {why}", "leave it out", Cause.USER)
 
 
-def accuracies(
-    graph: Graph | LabelledHeteroGraph, own: range, predicted: Tensor, splits: Sequence[str]
-) -> dict[str, Accuracy]:
+def nodes_of(graph: Graph | LabelledHeteroGraph, split: str, own: range) -> Tensor:
+    """The nodes of a split that are this rank's, `own`: int64."""
+    nodes: Tensor = getattr(graph, split)
+    return nodes[(nodes >= own.start) & (nodes < own.stop)]
+
+
+def measured(
+    metric: Metric, graph: Graph | LabelledHeteroGraph, own: range, kept: Tensor, splits: Sequence[str]
+) -> dict[str, Score]:
+    """The score on each split, from what the metric `kept` of the outputs for this rank's nodes. A collective."""
+    scores = {}
+    for split in splits:
+        mine = nodes_of(graph, split, own)
+        scores[split] = metric.score(kept[mine - own.start], graph.y[mine], mine)
+    return scores
+
+
+def accuracies(graph: Graph, own: range, predicted: Tensor, splits: Sequence[str]) -> dict[str, Accuracy]:
     """The accuracy on each split, from the classes `predicted` for this rank's nodes `own`. A collective."""
     counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
     for split, count in zip(splits, counts, strict=True):
-        nodes = getattr(graph, split)
-        nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
+        nodes = nodes_of(graph, split, own)
         count[0] = (predicted[nodes - own.start] == graph.y[nodes]).sum()
         count[1] = nodes.numel()
     dist.all_reduce(counts)
