@@ -52,9 +52,10 @@ class Embeddings(nn.Module):
         fetched = self.table.fetch(wanted.route)
         return {kind: fetched.index_select(0, places) for kind, places in wanted.places.items()}
 
-    def of_all(self, task: Task) -> dict[str, FeaturesInMemory]:
+    def of_all(self, task: Task, dtype: torch.dtype) -> dict[str, FeaturesInMemory]:
         """The present rows of all nodes of each type, one copy per node of the cluster, or per GPU. A collective."""
-        rows = shared_rows([self.table.rows], self.table.rows, self.table.total, task)
+        own = self.table.rows.to(dtype)
+        rows = shared_rows([own], own, self.table.total, task)
         return {kind: FeaturesInMemory(rows[first : first + self._counts[kind]]) for kind, first in self._first.items()}
 
     def pretended(self, nodes: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,6 +72,6 @@ class WithEmbeddings(nn.Module):
         super().__init__()
         self.network, self.embeddings = network, embeddings
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Without the rows of the table, which only `sharded_table.whole_weights` has complete."""
         return self.network.state_dict(*args, **kwargs)

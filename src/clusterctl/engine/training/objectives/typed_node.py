@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
-from clusterctl.engine.graph.embeddings import Embeddings, WithEmbeddings
+from clusterctl.engine.graph.embeddings import WithEmbeddings
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.typed_subgraphs import (
     TypedSampler,
@@ -26,6 +26,7 @@ from clusterctl.engine.training.learning.losses import Loss
 from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
+from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from clusterctl.engine.graph.embeddings import WantedRows
+    from clusterctl.engine.graph.embeddings import Embeddings, WantedRows
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
     from clusterctl.engine.graph.features.sources import Features
@@ -75,6 +76,7 @@ class TypedRows:
     ) -> None:
         """A collective, like `placed_by_type`; `start` and `cache` are as there."""
         fan_outs = {relation: tuple(fan_out) for relation in graph.indptr}
+        cache = cache if graph.x else None
         self.graph, self._features, self._fetches = placed_by_type(
             graph, task, precision.values, cache, start, fan_outs
         )
@@ -102,14 +104,11 @@ class TypedRows:
     def begin_evaluation(self) -> None:
         """Call it before `fetched`: the embeddings have changed. A collective if there are any."""
         if self._embeddings is not None:
-            self._whole = {**self._features, **self._embeddings.of_all(self._task)}
+            self._whole = {**self._features, **self._embeddings.of_all(self._task, self._dtypes.values)}
 
     def fetched(self, subgraph: TypedSubgraph) -> Tables:
         """The rows in an evaluation, by one rank."""
-        return {
-            kind: self._whole[kind].fetch(places).rows().to(self._dtypes.values)
-            for kind, places in subgraph.places.items()
-        }
+        return {kind: self._whole[kind].fetch(places).rows() for kind, places in subgraph.places.items()}
 
     def stored(self, subgraph: TypedSubgraph) -> Tables:
         """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
@@ -203,26 +202,6 @@ def sample_of(
     return sampler.sample(nodes, epoch, step, latest=latest, examples=examples)
 
 
-def embeddings_for(
-    graph: HeteroGraph, width: int, seed: int, dtype: torch.dtype, device: torch.device
-) -> Embeddings | None:
-    """Embeddings of the node types without features, if there are any."""
-    bare = {kind: count for kind, count in graph.num_nodes.items() if kind not in graph.x}
-    return Embeddings(bare, width, seed, dtype).to(device) if bare else None
-
-
-def check_embeddings(train: Any, bare: Sequence[str]) -> None:
-    """Raise TaskError if these settings do not suit embeddings of the node types `bare`."""
-    for key, is_set in (("accumulate", train.accumulate > 1), ("ema", train.ema > 0)):
-        if is_set:
-            what = f"train.{key} is not supported with embeddings, which {', '.join(bare)} without features x have"
-            raise TaskError(what, f"leave train.{key} out, or give them features", Cause.USER)
-
-
-def with_embeddings(network: nn.Module, embeddings: Embeddings | None) -> nn.Module:
-    return network if embeddings is None else WithEmbeddings(network, embeddings)
-
-
 def typed_model(
     name: str, graph: HeteroGraph, classes: int | None, options: Mapping[str, Any], layers: int, width: int
 ) -> nn.Module:
@@ -259,15 +238,10 @@ class TypedNodeClassification(Objective[TypedSample]):
         outputs, kind = graph.num_classes, graph.node_type
         self.classes = outputs if train.loss == "cross_entropy" else 0
         self.unit = "nodes" if graph.seed_nodes is None else "rows"
-        embeddings = embeddings_for(graph, train.embedding_width, train.seed, self._precision.weights, task.device)
-        if embeddings is not None:
-            check_embeddings(train, [*embeddings.kinds])
-            if task.place.rank == 0:
-                kinds = ", ".join(embeddings.kinds)
-                print(f"{kinds} without features x: embeddings of width {embeddings.width} are learned for them")
+        embeddings = embeddings_of(graph, graph.num_nodes, train, self._precision.weights, task)
         network = typed_model(train.model, graph, outputs, train.options, len(train.fan_out), train.embedding_width)
         network = network.to(task.device, self._precision.weights)
-        self.model = with_embeddings(network, embeddings)
+        self.model = network if embeddings is None else WithEmbeddings(network, embeddings)
         self._own = TypedModel(network, train.model, outputs, kind)
 
         def start() -> dict[str, Tensor]:
