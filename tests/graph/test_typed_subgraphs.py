@@ -10,43 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_graphs import AUTHOR, CITES, EMPLOYS, NODES, PAPER, random_academy
+from support.made_graphs import AUTHOR, CITES, NODES, PAPER, dated_academy, random_academy
 from torch import Tensor
 
-from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.pyg import relation as pyg_relation
 from clusterctl.engine.graph.storage import LabelledHeteroGraph
 from clusterctl.engine.graph.typed_subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
-
-LATEST = 20
-
-
-def dated_academy(seed: int = 0, *, edges_too: bool = False) -> LabelledHeteroGraph:
-    """The academy with times of papers, or of papers and of employments; rows name papers at any time."""
-    from torch_geometric.data import HeteroData
-
-    graph, random = random_academy(), torch.Generator().manual_seed(seed)
-    data = HeteroData()
-    for kind, x in graph.x.items():
-        data[kind].x = x
-    for relation in graph.indptr:
-        data[relation].edge_index = graph.relation(relation).edge_index
-
-    def drawn(count: int) -> Tensor:
-        return torch.randint(LATEST, (count,), generator=random)
-
-    data[PAPER].time = drawn(NODES[PAPER])
-    if edges_too:
-        data[EMPLOYS].time = drawn(graph.indices[EMPLOYS].numel())
-        data[CITES].edge_time = drawn(graph.indices[CITES].numel())
-    rows = 30
-    data[PAPER].seed_index = torch.randint(NODES[PAPER], (rows,), generator=random)
-    data[PAPER].seed_time = drawn(rows)
-    data[PAPER].y = torch.arange(rows) % 3
-    for number, name in enumerate(("train", "val", "test")):
-        data[PAPER][f"{name}_mask"] = torch.arange(rows) % 3 == number
-    return relations_of(data, "dated")
 
 
 def rows_at(graph: LabelledHeteroGraph, rows: Tensor) -> dict[str, Any]:
@@ -125,10 +95,7 @@ def test_as_many_as_the_fan_out_are_taken_of_those_that_a_seed_sees(last: bool) 
         sources, targets = sample.edge_index[relation]
         for row, (node, time) in enumerate(zip(graph.nodes_of(rows).tolist(), graph.seed_times.tolist(), strict=True)):
             seen = sorted(
-                own
-                for (_, target), times in known[relation].items()
-                for own in times
-                if target == node and own <= time
+                own for (_, target), times in known[relation].items() for own in times if target == node and own <= time
             )
             found = sample.places[relation[0]][sources[targets == row]].tolist()
             assert len(found) == min(2, len(seen))
@@ -145,7 +112,7 @@ def test_draws_are_uniform_among_those_that_a_seed_sees() -> None:
     row = int(targets.bincount(minlength=30).argmax())
     everyone = degrees.places[PAPER][sources[targets == row]].unique()
     counts = torch.zeros(NODES[PAPER])
-    sampler, tries = TypedSampler(graph, [2], 0), 600
+    sampler, tries = TypedSampler(graph, [2], 0), 300
     for epoch in range(tries):
         sample = sampler.sample(**rows_at(graph, rows[row : row + 1]), epoch=epoch, step=0)
         counts[sample.places[PAPER][sample.edge_index[CITES][0]]] += 1

@@ -61,7 +61,8 @@ class TypedSubgraph:
 
     def repeated(self, times: int) -> TypedSubgraph:
         """The same rows with `times` copies of all edges."""
-        return replace(self, edge_index={kind: edges.repeat(1, times) for kind, edges in self.edge_index.items()})
+        edges = {kind: own.repeat(1, times) for kind, own in self.edge_index.items()}
+        return replace(self, edge_index=edges, rows_by_depth={}, edges_by_depth={})
 
 
 class TypedSampler:
