@@ -393,3 +393,90 @@ def test_features_on_disk_give_the_same(lone_task: Task) -> None:
     train = replace(TRAIN, fan_out=(4, 3), batch_size=10, epochs=2)
     scores = [fit(TypedNodeClassification(graph, train, lone_task, cache), train, lone_task) for cache in (None, 2000)]
     assert scores[0] == scores[1]
+
+
+# Models with layer(i, hop, x).
+
+
+class ByLayer(Net):
+    """The same model, one layer at a time."""
+
+    def layer(self, i: int, hop: Any, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        if i == 0:
+            x = {kind: self.encode[kind](rows) for kind, rows in hop.dropout(x, self.p).items()}
+        ends = {kind: (rows, rows[: hop.targets[kind]]) for kind, rows in x.items()}
+        found: dict[str, Tensor] = {kind: rows for kind, (_, rows) in ends.items() if kind == INSTITUTE}
+        for relation, edges in hop.edge_index_dict.items():
+            source, _, target = relation
+            if source in ends and target in ends:
+                part = self.convs[i].convs[relation]((ends[source][0], ends[target][1]), edges)  # type: ignore[index]
+                found[target] = found[target] + part if target in found else part
+        found = {kind: rows if kind == INSTITUTE else rows.relu() for kind, rows in found.items()}
+        return found if i == 0 else {PAPER: self.head(found[PAPER])}
+
+    p = 0.0
+
+
+@pytest.mark.parametrize("bare", [(), (AUTHOR,)])
+def test_a_model_by_layers_is_that_of_a_whole_forward(bare: tuple[str, ...], users: Any, lone_task: Task) -> None:
+    graph = bare_academy(*bare)
+    whole = TypedNodeClassification(graph, TRAIN, lone_task)
+    users.Net = ByLayer
+    objective = TypedNodeClassification(graph, TRAIN, lone_task)
+    objective._own.model.load_state_dict(whole._own.model.state_dict())
+    torch.testing.assert_close(outputs_of(objective), by_pyg(whole, graph), rtol=0, atol=1e-9)
+    torch.testing.assert_close(loss_of(objective), loss_of(whole), rtol=0, atol=1e-9)
+
+
+def test_dropout_of_a_hop_is_by_node_and_sampled_layers_train(users: Any, lone_task: Task, capsys: Any) -> None:
+    users.Net = type("Dropping", (ByLayer,), {"p": 0.4})
+    train = replace(TRAIN, fan_out=(3, 2), batch_size=10, epochs=15, lr=0.02)
+    objective = TypedNodeClassification(random_academy(), train, lone_task)
+    assert "draws random numbers" not in capsys.readouterr().out
+    seeds, losses = objective.seeds, []
+    for size in (30, 7):
+        total = 0.0
+        for some in seeds.split(size):
+            batch = Batch(1, 0, some, torch.ones(len(some)), len(seeds), seeds)
+            total += float(objective.loss(batch, objective.prepare(batch)).detach())
+        losses.append(total)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    score = fit(objective, train, lone_task)
+    assert score.value > 0.5
+
+
+class MixesPieces(ByLayer):
+    def layer(self, i: int, hop: Any, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        rows = super().layer(i, hop, x)
+        return {kind: own - own.mean(0) for kind, own in rows.items()}
+
+
+def test_layers_that_depend_on_their_piece_are_named(users: Any, lone_task: Task, capsys: Any) -> None:
+    users.Net = MixesPieces
+    TypedNodeClassification(random_academy(), TRAIN, lone_task)
+    assert "users:Net: layer 0 gives other rows of author, paper in other pieces" in capsys.readouterr().out
+
+
+def one_layer(result: Any) -> type:
+    return type("Changed", (Net,), {"layer": lambda self, i, hop, x: result(hop, x) if callable(result) else result})
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (3, "layer 0 gives int\na dict of rows by node type is wanted"),
+        ({}, "layer 1 gives rows of no type\nrows of paper are wanted"),
+        (lambda hop, x: {PAPER: x[PAPER][:1]}, "layer 0: paper gives a tensor [1, 6]"),
+        (lambda hop, x: x["shop"], "layer 0 fails on x of paper [60, 6]"),
+    ],
+)
+def test_a_layer_that_gives_something_else_is_named(result: Any, message: str, users: Any, lone_task: Task) -> None:
+    users.Net = one_layer(result)
+    assert message in refused(random_academy(), TRAIN, lone_task)
+
+
+def test_layers_are_refused_on_data_with_times(users: Any, lone_task: Task) -> None:
+    users.Net = ByLayer
+    assert "data with times needs a model with forward(x_dict, edge_index_dict)" in refused(
+        shop(50)[0], TRAIN, lone_task
+    )

@@ -6,16 +6,22 @@ on a tree of its own: on all that it may see, or on the latest neighbours if it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
+from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all
 from clusterctl.engine.graph.features.placement import placed_by_type
+from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK
+from clusterctl.engine.graph.sampling import HeteroSampler
+from clusterctl.engine.graph.typed_hops import sampled_typed_hops, whole_typed_hops
 from clusterctl.engine.graph.typed_subgraphs import (
     TypedSampler,
     TypedSubgraph,
@@ -30,11 +36,13 @@ from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
+from clusterctl.engine.training.own.pyg_model import differs
 from clusterctl.engine.training.own.typed_model import TypedModel
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
 
@@ -49,14 +57,16 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import NodeClassificationTrain
 
 _TRIED_SEEDS = 32  # of the forward before the training
+_TRIED_TARGETS, _MOST_EDGES = 8, 1 << 19
 _SEEDS_AT_ONCE = 256  # with times, where each seed has a tree of its own
 
 
 @dataclass(frozen=True)
 class TypedSample:
-    """A sample, and where its rows come from."""
+    """What a model gets, a TypedSubgraph or a TypedHop for each layer, and where its rows come from."""
 
-    subgraph: TypedSubgraph
+    inputs: list[Any]
+    places: Tables  # int64: the node of each row, by type
     fetch: FetchAhead[Tables, Tables] | None  # of features that are not in memory
     wanted: WantedRows | None  # of types without features
 
@@ -83,16 +93,15 @@ class TypedRows:
         self._dtypes, self._embeddings, self._task = precision, embeddings, task
         self._whole: Mapping[str, Features] = self._features
 
-    def asked(self, subgraph: TypedSubgraph) -> TypedSample:
+    def asked(self, inputs: list[Any], places: Tables) -> TypedSample:
         """The sample, with its rows requested. Not a collective."""
-        fetch = self._fetches.fetch(subgraph.places) if self._fetches else None
-        wanted = None if self._embeddings is None else self._embeddings.wanted(subgraph.places)
-        return TypedSample(subgraph, fetch, wanted)
+        fetch = self._fetches.fetch(places) if self._fetches else None
+        wanted = None if self._embeddings is None else self._embeddings.wanted(places)
+        return TypedSample(inputs, places, fetch, wanted)
 
     def of_step(self, sample: TypedSample, fetched: Tables | None) -> Tables:
         """The rows of a step. A collective if there are embeddings."""
-        nodes = sample.subgraph.places
-        rows = fetched
+        nodes, rows = sample.places, fetched
         if rows is None:
             rows = {kind: x.index_select(0, nodes[kind]) for kind, x in self.graph.x.items()}
         if self._embeddings is not None:
@@ -108,11 +117,28 @@ class TypedRows:
 
     def fetched(self, subgraph: TypedSubgraph) -> Tables:
         """The rows in an evaluation, by one rank."""
-        return {kind: self._whole[kind].fetch(places).rows() for kind, places in subgraph.places.items()}
+        return self.of(subgraph.places)
+
+    @property
+    def spill(self) -> Path | None:
+        """Where tables between the layers of an evaluation should be: None if in memory."""
+        return next((features.spill for features in self._features.values()), None)
+
+    def of_type(self, kind: str) -> Features:
+        """The present features or embeddings of a type, in an evaluation."""
+        return self._whole[kind]
+
+    def of(self, places: Tables) -> Tables:
+        """The rows of these nodes in an evaluation, by one rank."""
+        return {kind: self._whole[kind].fetch(own).rows() for kind, own in places.items()}
 
     def stored(self, subgraph: TypedSubgraph) -> Tables:
         """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
-        nodes, weights = subgraph.places, self._dtypes.weights
+        return self.tried(subgraph.places)
+
+    def tried(self, nodes: Tables) -> Tables:
+        """Rows of these nodes, as in `stored`."""
+        weights = self._dtypes.weights
         rows = {
             kind: x.index_select(0, nodes[kind].to(x.device)).to(self._task.device, weights)
             for kind, x in self.graph.x.items()
@@ -191,6 +217,114 @@ class AtTimes:
         return replace(sample_of(self._sampler, self._graph, examples, 0, 0), randomness=None)
 
 
+class LayerByLayer:
+    """The outputs of a model with `layer(i, hop, x)`: one layer at a time for all nodes, split over the ranks."""
+
+    def __init__(self, own: TypedModel, rows: TypedRows, kind: str, layers: int, task: Task) -> None:
+        """Prints a line if the rows of a type depend on how the nodes are divided into pieces."""
+        self._own, self._rows, self._graph, self._task = own, rows, rows.graph, task
+        self._wanted = [{kind}]  # the types whose rows each layer must compute, the last layer first
+        for _ in range(layers - 1):
+            into = self._wanted[-1]
+            self._wanted.append(into | {relation[0] for relation in self._graph.indptr if relation[2] in into})
+        self._kind = kind
+        with undisturbed(own.model, task.device), torch.no_grad():
+            if task.place.rank == 0 and (differing := self._types_that_differ()):
+                print(
+                    f"{own.name}: layer 0 gives other rows of {', '.join(differing)} in other pieces, so scores depend "
+                    "on the number of ranks: compute the rows of each type from its own edges"
+                )
+
+    def _types_that_differ(self) -> list[str]:
+        """The types whose rows in a piece differ from those of nodes alone."""
+        found = []
+        last = len(self._wanted) == 1
+        for kind in sorted(self._wanted[-1]):
+            own = range(min(_TRIED_TARGETS, self._graph.num_nodes[kind]))
+            parts = [
+                self._own.layer_of_types(0, hop, self._rows.tried(hop.nodes), last=last).get(kind)
+                for most in (len(own), 1)
+                for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most)
+            ]
+            if all(part is not None for part in parts):
+                together, *alone = [part for part in parts if part is not None]
+                if differs(together, torch.cat(alone)):
+                    found.append(kind)
+        return found
+
+    def outputs(self, nodes: Tensor) -> Tensor:
+        """The outputs of these nodes, int64, of the type with answers. A collective."""
+        features: dict[str, Features] = {kind: self._rows.of_type(kind) for kind in self._graph.num_nodes}
+        for number, kinds in enumerate(reversed(self._wanted)):
+            features = {kind: self._of_all(number, kind, features) for kind in self._graph.num_nodes if kind in kinds}
+        rows = features[self._kind].fetch(nodes).rows()
+        features[self._kind].settle()
+        return rows
+
+    def _of_all(self, number: int, kind: str, features: Mapping[str, Features]) -> Features:
+        count, spill = self._graph.num_nodes[kind], self._rows.spill
+        own = own_slice(count)
+        most = NODES_AT_ONCE_FROM_DISK if spill else NODES_AT_ONCE
+        last = number == len(self._wanted) - 1
+        parts = []
+        for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most) if len(own) else ():
+            x = {
+                other: features[other].fetch(places).rows() for other, places in hop.nodes.items() if other in features
+            }
+            found = self._own.layer_of_types(number, hop, x, last=last)
+            if kind not in found:
+                message = f"{self._own.name}: layer {number} gives no rows of {kind}, which later layers read"
+                raise TaskError(message, "return rows of all types in hop.targets", Cause.USER)
+            parts.append(found[kind])
+        empty = torch.empty(0, 1, dtype=next(self._own.model.parameters()).dtype, device=self._task.device)
+        rows = own_rows(parts or [empty], len(own), spill)
+        for one in features.values():
+            one.settle()
+        return rows_of_all_types(rows, count, self._task, spill)
+
+
+def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Path | None) -> Features:
+    """All nodes' rows of one type, from each rank's own. A collective."""
+    width = torch.tensor([rows.size(1)], device=rows.device)  # a rank without nodes does not know it
+    dist.broadcast(width, 0)
+    return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
+
+
+Sampling = Callable[[Tensor, int, int], tuple[list[Any], "Tables"]]
+"""The inputs of a model for some examples (int64), an epoch and a step, and the nodes whose rows it gets, by type."""
+
+
+def by_subgraphs(graph: LabelledHeteroGraph, train: NodeClassificationTrain) -> Sampling:
+    """Subgraphs, for models with `forward(x_dict, edge_index_dict)`."""
+    is_last = train.temporal_strategy == "last"
+    sampler = TypedSampler(graph, train.fan_out, train.seed, replace=train.replace, last=is_last)
+
+    def sample(examples: Tensor, epoch: int, step: int) -> tuple[list[Any], Tables]:
+        subgraph = sample_of(sampler, graph, examples, epoch, step)
+        return [subgraph], subgraph.places
+
+    return sample
+
+
+def by_layers(graph: LabelledHeteroGraph, train: NodeClassificationTrain) -> Sampling:
+    """A hop for each layer, for models with `layer(i, hop, x)`. Raises TaskError."""
+    if graph.is_temporal or train.hops:
+        key = "data with times needs" if graph.is_temporal else "train.hops needs"
+        hint = "write forward(self, x_dict, edge_index_dict) instead of layer, or leave it out"
+        raise TaskError(f"{key} a model with forward(x_dict, edge_index_dict)", hint, Cause.USER)
+    fan_outs = dict.fromkeys(graph.indptr, tuple(train.fan_out))
+    sampler = HeteroSampler(graph, fan_outs, train.seed, replace=train.replace)
+
+    def sample(examples: Tensor, epoch: int, step: int) -> tuple[list[Any], Tables]:
+        nodes, places = torch.unique(graph.nodes_of(examples), return_inverse=True)
+        found = sampler.sample({graph.node_type: nodes}, epoch, step)
+        hops = sampled_typed_hops(found, (train.seed, epoch, step))
+        hops[-1] = replace(hops[-1], wanted=places)
+        return hops, found.nodes
+
+    return sample
+
+
 def sample_of(
     sampler: TypedSampler, graph: LabelledHeteroGraph, examples: Tensor, epoch: int, step: int
 ) -> TypedSubgraph:
@@ -250,15 +384,17 @@ class TypedNodeClassification(Objective[TypedSample]):
 
         self._rows = TypedRows(graph, task, self._precision, embeddings, cache, start, train.fan_out)
         self._graph = self._rows.graph
-        is_last = train.temporal_strategy == "last"
-        self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace, last=is_last)
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
         self._metric.check(self._graph.y, partial(getattr, self._graph))
-        tried = sample_of(self._sampler, self._graph, self._graph.train[:_TRIED_SEEDS], 0, 0)
-        self._own.begin(tried, self._rows.stored(tried), quiet=task.place.rank > 0)
-        self._inference: AtTimes | PygInference[TypedSubgraph]
-        if graph.is_temporal:
+        self._sample = by_layers(self._graph, train) if self._own.by_layer else by_subgraphs(self._graph, train)
+        inputs, places = self._sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
+        tried = inputs if self._own.by_layer else inputs[0]
+        self._own.begin(tried, self._rows.tried(places), quiet=task.place.rank > 0)
+        self._inference: AtTimes | LayerByLayer | PygInference[TypedSubgraph]
+        if self._own.by_layer:
+            self._inference = LayerByLayer(self._own, self._rows, kind, len(train.fan_out), task)
+        elif graph.is_temporal:
             self._inference = AtTimes(self._own, self._rows, train, task)
         else:
             around = SeveralTypes(self._rows, kind)
@@ -271,24 +407,24 @@ class TypedNodeClassification(Objective[TypedSample]):
 
     def prepare(self, batch: Batch) -> TypedSample:
         """The sampled neighbourhood."""
-        return self._rows.asked(sample_of(self._sampler, self._graph, batch.seeds, batch.epoch, batch.step))
+        return self._rows.asked(*self._sample(batch.seeds, batch.epoch, batch.step))
 
     def gather(self, prepared: TypedSample) -> Tables:
         fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
         return self._rows.of_step(prepared, fetched)
 
     def scores(self, prepared: TypedSample, gathered: Tables, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the sample has it
-        return self._own.outputs([prepared.subgraph], gathered)
+        return self._own.outputs(prepared.inputs, gathered)
 
     def work(self, batch: Batch, prepared: TypedSample) -> tuple[int, int]:
-        return batch.total, prepared.subgraph.num_edges
+        return batch.total, sum(one.num_edges for one in prepared.inputs)
 
     def error(self, scores: Tensor, batch: Batch, prepared: TypedSample) -> Tensor:  # noqa: ARG002 - of the base class
         return self._loss.of(scores, self._graph.y, batch)
 
     def where_it_breaks(self, prepared: TypedSample, gathered: Tables) -> str:
         with self._precision.autocast(self._task.device):
-            return self._own.where_it_breaks([prepared.subgraph], gathered)
+            return self._own.where_it_breaks(prepared.inputs, gathered)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
@@ -308,6 +444,10 @@ class TypedNodeClassification(Objective[TypedSample]):
         """These examples with their outputs, in chunks."""
         if isinstance(self._inference, AtTimes):
             yield from self._inference.rows_at_once(examples)
+            return
+        if isinstance(self._inference, LayerByLayer):
+            nodes = self._graph.nodes_of(examples)
+            yield examples, self._inference.outputs(nodes)
             return
         nodes, places = torch.unique(self._graph.nodes_of(examples), return_inverse=True)
         if len(nodes) == len(examples):

@@ -1,6 +1,7 @@
 """Heterogeneous models as PyG's users write them: `forward(x_dict, edge_index_dict)`, or `forward(data)`.
 
-Models of `to_hetero` are among them: their `forward(x, edge_index)` takes dicts, too.
+Models of `to_hetero` are among them: their `forward(x, edge_index)` takes dicts, too. A model with `layer(i, hop, x)`
+gets dicts by type and returns the rows of the targets by type.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from clusterctl.shared.errors import Cause, TaskError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.engine.graph.typed_hops import TypedHop
     from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
 
 Rows = dict[str, Tensor]
@@ -39,26 +41,31 @@ class TypedModel(OwnModel):
         """Raises TaskError if the model cannot be called."""
         super().__init__(model, name, classes, method)
         self.form, self.kind = forward_of(model, method), kind
-        self.by_layer = False
-        if problem := self.form.problem_with_types:
+        if not self.by_layer and (problem := self.form.problem_with_types):
             what, hint = problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
 
     @torch.no_grad()
-    def begin(self, sample: TypedSubgraph, x: Rows, *, quiet: bool) -> None:
+    def begin(self, sample: Any, x: Rows, *, quiet: bool) -> None:
         """Give lazy layers their sizes; unless `quiet`, print what keeps training from being the same on any ranks.
 
-        Raises TaskError.
+        `sample` is a TypedSubgraph, or a list of TypedHops. Raises TaskError.
         """
-        device = next(iter(x.values())).device
+        device, hops = next(iter(x.values())).device, sample if isinstance(sample, list) else [sample]
         with undisturbed(self.model, device):
-            self.outputs([replace(sample, randomness=None)], dict(x))
+            self.outputs([replace(hop, randomness=None) for hop in hops], dict(x))
             check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
             if not quiet:
-                print_what_varies(self.model, self.name, device, lambda: self.outputs([sample], dict(x)))
+                print_what_varies(self.model, self.name, device, lambda: self.outputs(hops, dict(x)))
 
-    def outputs(self, hops: Sequence[TypedSubgraph], x: Rows) -> Tensor:  # type: ignore[override]
-        """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
+    def outputs(self, hops: Sequence[Any], x: Rows) -> Tensor:  # type: ignore[override]
+        """The scores of the seeds [seeds, classes], from one subgraph, or one hop for each layer. Raises TaskError."""
+        if self.by_layer:
+            for number, hop in enumerate(hops):
+                x = self.layer_of_types(number, hop, x, last=number == len(hops) - 1)
+            rows, wanted = x[self.kind], hops[-1].wanted
+            check_has_gradient(rows, self.model, f"{self.name}: layer {len(hops) - 1} gives rows")
+            return rows if wanted is None else rows.index_select(0, wanted)
         (subgraph,) = hops
         rows = self.rows(subgraph, x)
         if isinstance(rows, dict):
@@ -67,6 +74,26 @@ class TypedModel(OwnModel):
                 raise TaskError(message, f"rows of {self.kind} are wanted", Cause.USER)
             rows = rows[self.kind]
         return self.of_seeds(rows, subgraph, self.kind)
+
+    def layer_of_types(self, number: int, hop: TypedHop, x: Rows, *, last: bool) -> Rows:
+        """The new rows of the hop's targets, by type. Raises TaskError if the number of rows of a type is wrong."""
+        try:
+            rows = self.model.layer(number, hop, x)  # type: ignore[operator]
+        except Exception as error:
+            shapes = ", ".join(f"{kind} {[*own.shape]}" for kind, own in x.items())
+            message = f"{self.name}: layer {number} fails on x of {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
+        if not isinstance(rows, dict):
+            message = f"{self.name}: layer {number} gives {type(rows).__name__}"
+            raise TaskError(message, "a dict of rows by node type is wanted", Cause.USER)
+        if last and self.kind not in rows and hop.targets[self.kind]:
+            message = f"{self.name}: layer {number} gives rows of {', '.join(map(str, rows)) or 'no type'}"
+            raise TaskError(message, f"rows of {self.kind} are wanted", Cause.USER)
+        return {
+            kind: self._shaped(own, (hop.targets[kind], self.classes if last else None), f"layer {number}: {kind}")
+            for kind, own in rows.items()
+            if kind in hop.targets and (kind == self.kind or not last)
+        }
 
     def of_seeds(self, rows: Any, subgraph: TypedSubgraph, kind: str) -> Tensor:
         """The rows of the seeds of this type. Raises TaskError if `rows` are something else."""
@@ -93,7 +120,7 @@ class TypedModel(OwnModel):
             raise TaskError(message, hint, Cause.USER) from error
 
     @torch.no_grad()
-    def where_it_breaks(self, hops: Sequence[TypedSubgraph], x: Rows) -> str:  # type: ignore[override]  # noqa: ARG002
+    def where_it_breaks(self, hops: Sequence[Any], x: Rows) -> str:  # type: ignore[override]  # noqa: ARG002
         """The first part of the model with a NaN or infinity; empty if it is the data."""
         if not all(rows.isfinite().all() for rows in x.values()):
             return ""
