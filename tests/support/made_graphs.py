@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
+from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed
 from clusterctl.engine.training.objectives.link import Interactions
@@ -39,6 +41,7 @@ def random_shop(users: int = 40, items: int = 60, edges: int = 400, seed: int = 
 PAPER, AUTHOR, INSTITUTE = "paper", "author", "institute"
 CITES, WRITES, WRITTEN_BY = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "written_by", AUTHOR)
 EMPLOYS = (INSTITUTE, "employs", AUTHOR)
+LATEST = 20  # of the times
 NODES = {PAPER: 60, AUTHOR: 40, INSTITUTE: 7}
 
 
@@ -75,3 +78,36 @@ def random_academy(dtype: torch.dtype = torch.float64) -> LabelledHeteroGraph:
         test.sort().values,
         num_classes=3,
     )
+
+
+def bare_academy(*kinds: str, dtype: torch.dtype = torch.float64) -> LabelledHeteroGraph:
+    """The academy without features of these types."""
+    graph = random_academy(dtype)
+    return replace(graph, x={kind: x for kind, x in graph.x.items() if kind not in kinds})
+
+
+def dated_academy(seed: int = 0, *, edges_too: bool = False, dtype: torch.dtype = torch.float64) -> LabelledHeteroGraph:
+    """The academy with times of papers, or of papers and of employments; rows name papers at any time."""
+    from torch_geometric.data import HeteroData
+
+    graph, random = random_academy(dtype), torch.Generator().manual_seed(seed)
+    data = HeteroData()
+    for kind, x in graph.x.items():
+        data[kind].x = x
+    for relation in graph.indptr:
+        data[relation].edge_index = graph.relation(relation).edge_index
+
+    def drawn(count: int) -> torch.Tensor:
+        return torch.randint(LATEST, (count,), generator=random)
+
+    data[PAPER].time = drawn(NODES[PAPER])
+    if edges_too:
+        data[EMPLOYS].time = drawn(graph.indices[EMPLOYS].numel())
+        data[CITES].edge_time = drawn(graph.indices[CITES].numel())
+    rows = 30
+    data[PAPER].seed_index = torch.randint(NODES[PAPER], (rows,), generator=random)
+    data[PAPER].seed_time = drawn(rows)
+    data[PAPER].y = torch.arange(rows) % 3
+    for number, name in enumerate(("train", "val", "test")):
+        data[PAPER][f"{name}_mask"] = torch.arange(rows) % 3 == number
+    return relations_of(data, "dated")

@@ -306,9 +306,9 @@ def test_pieces_are_halved_until_they_fit(
     whole_batches = outputs_of(objective)
     calls: list[int] = []
 
-    def counted(graph: Graph, seeds: Tensor, hops: int) -> Subgraph:
+    def counted(graph: Graph, seeds: Tensor, hops: int, most: int) -> Subgraph:
         calls.append(len(seeds))
-        return neighbourhood(graph, seeds, hops)
+        return neighbourhood(graph, seeds, hops, most)
 
     monkeypatch.setattr(pyg_inference, "free_memory", lambda _: 1)
     monkeypatch.setattr(pyg_inference, "neighbourhood", counted)
@@ -352,7 +352,9 @@ def test_a_step_needs_what_a_few_small_ones_let_expect(name: str, lone_task: Tas
     objective = OwnNodeClassification(graph, train, lone_task)
     objective.model.train()
     own: Any = objective._own
-    expected = pyg_inference.need_of(own, graph, 2, trains=True).bare(graph.num_nodes, graph.indices.numel())
+    around: Any = pyg_inference.OneType(own, graph, own)
+    need = pyg_inference.need_of(own, around, 2, torch.device("cpu"), trains=True)
+    expected = need.bare(graph.num_nodes, graph.indices.numel())
 
     def step() -> None:
         own.outputs([whole(graph)], graph.x.double()).sum().backward()

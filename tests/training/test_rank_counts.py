@@ -30,6 +30,7 @@ from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
 from clusterctl.engine.data.reddit import raw_identity, read_raw
 
 class Losses(list):
@@ -38,7 +39,7 @@ class Losses(list):
             self.append(loss)
 
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from support.made_graphs import random_academy
+from support.made_graphs import bare_academy, dated_academy, random_academy
 root = {str(CORA)!r}
 record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
 with joined(Context(record, attempt=current_attempt())) as task:
@@ -123,6 +124,19 @@ with joined(Context(record, attempt=current_attempt())) as task:
     rgat = replace(users, model="rgat", options=options, global_batch_size=7)
     objective, result["rgat"] = RelationNodeClassification(random_academy(), rgat, task), Losses()
     result["rgat_accuracy"] = fit(objective, rgat, replace(task, metrics=result["rgat"]))
+    typed = dict(model="support.own_nets:Typed", options={{}}, global_batch_size=7, fan_out=(3, 2), embedding_width=5)
+    for name, (made, settings) in dict(
+        typed=(lambda: bare_academy("author"), {{}}),
+        typed_pieces=(lambda: bare_academy("author"), dict(hops=2)),
+        dated=(lambda: dated_academy(edges_too=True), {{}}),
+        latest=(dated_academy, dict(temporal_strategy="last")),
+    ).items():
+        own = replace(users, **typed, **settings)
+        objective, result[name] = TypedNodeClassification(made(), own, task), Losses()
+        result[name + "_accuracy"] = fit(objective, own, replace(task, metrics=result[name]))
+    bare = replace(rgat, embedding_width=5)
+    objective, result["bare_rgat"] = RelationNodeClassification(bare_academy("author"), bare, task), Losses()
+    result["bare_rgat_accuracy"] = fit(objective, bare, replace(task, metrics=result["bare_rgat"]))
 print(json.dumps(result))
 """
 
@@ -164,6 +178,11 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         "pygs",
         "clusters",
         "sampler",
+        "typed",
+        "typed_pieces",
+        "dated",
+        "latest",
+        "bare_rgat",
     ],
 )
 def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(

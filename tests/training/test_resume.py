@@ -104,6 +104,7 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     learning, sgd = ([results.pop(name), results.pop(f"{name}-left-alone")] for name in ("learning", "sgd"))
     plain, plain_left_alone = results.pop("plain"), results.pop("plain-left-alone")
     rgat, rgat_left_alone = results.pop("rgat"), results.pop("rgat-left-alone")
+    typed, dated = ([results.pop(name), results.pop(f"{name}-left-alone")] for name in ("typed", "dated"))
     folds = {name: results.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = results.pop("shop"), results.pop("shop-left-alone")
     assert_same(results)
@@ -122,6 +123,9 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
         assert rgat[name] == rgat_left_alone[name]
         assert learning[0][name] == learning[1][name]
         assert sgd[0][name] == sgd[1][name]
+        assert typed[0][name] == typed[1][name]  # on several types of nodes, with embeddings
+        assert dated[0][name] == dated[1][name]  # at times
+    assert [leave for leave, _ in typed[0]["left"] + dated[0]["left"]] == [75] * 4
     assert [leave for leave, _ in learning[0]["left"] + sgd[0]["left"]] == [75] * 5
     assert [leave for leave, _ in plain["left"]] == [75, 75]  # of PyG's form, with batch norm and torch's dropout
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
@@ -185,6 +189,14 @@ OWN = """
     objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)
     result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)
     result["rgat"] = trained(task, "rgat", train, objective_of, [2, 6])
+    from support.made_graphs import bare_academy, dated_academy
+    from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
+    train = replace(train, model="support.own_nets:Typed", options={}, global_batch_size=8, embedding_width=5)
+    for name, made in dict(typed=lambda: bare_academy("author", dtype=torch.float32),
+                           dated=lambda: dated_academy(dtype=torch.float32)).items():
+        objective_of = lambda task, fold: TypedNodeClassification(made(), train, task)
+        result[f"{name}-left-alone"] = trained(task, f"{name}-left-alone", train, objective_of)
+        result[name] = trained(task, name, train, objective_of, [1, 4])
 """
 WHOLE_GRAPH = """
     from clusterctl.shared.spec import NodeClassificationTrain

@@ -64,7 +64,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     return Recipe("own", identity, build)
 
 
-def prepared(task: Task, kind: type[T], recipe: Recipe[T]) -> T:
+def prepared(task: Task, kind: Callable[..., T], recipe: Recipe[T]) -> T:
     """`shared` data; what is not used of it is printed in each run, not only in the one that prepares it."""
     value = shared(task, kind, *recipe)
     notes = task.cache / recipe.folder / _NOTES
@@ -94,8 +94,10 @@ class Given:
                 raise self.wrong(f"it returned {len(graphs)} graphs, and this workload trains on one", hint)
             (result,) = graphs
         if _kind(result) != kind:
-            homogeneous = 'return its to_homogeneous(), or use train.model = "rgat" of workload "node-classification"'
-            hints = {"HeteroData": homogeneous, "Data": 'train.model = "rgat" trains on HeteroData'}
+            homogeneous = (
+                'return its to_homogeneous(), or use "rgat" or your own model of workload "node-classification"'
+            )
+            hints = {"HeteroData": homogeneous, "Data": "this model trains on HeteroData"}
             raise self.wrong(f"it returned {type(result).__name__}", hints.get(_kind(result), hint))
         return result
 

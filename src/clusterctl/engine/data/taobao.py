@@ -132,7 +132,7 @@ def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Intera
     training = tenth >= 2
     everything = Adjacency(*compressed(torch.stack([items, users]), events.num_users, events.num_items))
     of_user = compressed(torch.stack([items[training], users[training]]), events.num_users, events.num_items)
-    pairs = {
+    pairs: dict[str, Any] = {
         split: torch.stack([users[tenth == part], items[tenth == part]]).to(torch.int32)
         for part, split in enumerate(("val", "test"))
     }

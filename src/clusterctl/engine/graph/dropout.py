@@ -4,8 +4,9 @@
     from clusterctl.pyg import Dropout      # instead of torch.nn.Dropout
 
 The mask of a row depends on the step, the row's (node, depth), and how many such calls came before in the forward. In
-models of whole graphs, it depends on the node, or on the graph after the nodes are read out. PyG's attention layers
-draw by edge, from the keys of both ends, without a change of the model.
+models of whole graphs, it depends on the node, or on the graph after the nodes are read out. In graphs with several
+types of nodes, pass the dict of all rows by type: `x_dict = dropout(x_dict, 0.5, self.training)`. PyG's attention
+layers draw by edge, from the keys of both ends, without a change of the model.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.subgraphs import Subgraph
+    from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
 
 _IN_A_HOP = 1 << 20  # separates these masks from those of `Hop.dropout`, whose numbers are small
 _BY_EDGE = ("GATConv", "GATv2Conv")  # PyG's layers that end `edge_update` with dropout of what it returns
@@ -37,6 +39,7 @@ class _Rows:
     keys: Tensor  # int64 [rows]: one for each (node, depth)
     randomness: tuple[int, ...]
     of_graphs: Tensor | None = None  # int64 [graphs]: one for each graph of a batch, after its nodes are read out
+    by_type: dict[str, Tensor] | None = None  # the same as `keys` for each type of a graph with several
     calls: int = 0
 
     def keys_of(self, count: int) -> Tensor | None:
@@ -81,6 +84,27 @@ def rows_of_a_hop(hop: Hop) -> Iterator[None]:
 
 
 @contextmanager
+def rows_of_types(subgraph: TypedSubgraph) -> Iterator[None]:
+    """Within this context, `dropout` of a dict masks the rows of each type by node; no change in evaluation."""
+    if subgraph.randomness is None:
+        yield
+        return
+    keys = {}
+    for number, (kind, places) in enumerate(subgraph.places.items()):
+        counts = torch.tensor(subgraph.rows_by_depth[kind], device=places.device)
+        depth_of = torch.arange(len(counts), device=places.device).repeat_interleave(counts, output_size=len(places))
+        own = (places * len(counts) + depth_of) * len(subgraph.places) + number
+        if subgraph.trees is not None:
+            own = draws(0, own) + subgraph.trees.keys[subgraph.trees.of_rows[kind]]
+        keys[kind] = own
+    _running.append(_Rows(torch.empty(0, dtype=torch.int64), subgraph.randomness, by_type=keys))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+@contextmanager
 def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...]) -> Iterator[None]:
     """Within this context, `dropout` masks the rows of a batch by node or by graph, which have these int64 numbers."""
     _running.append(_Rows(nodes, randomness, graphs))
@@ -90,13 +114,16 @@ def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...])
         _running.pop()
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002 - torch's names
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002 - torch's names
     """Like `torch.nn.functional.dropout`; in a training step of clusterctl, rows are masked by node.
 
-    `input` has a row for each row of `x`, or for the first ones, or one for each graph of a batch of graphs. Any other
-    input, and one outside of a step, gets torch's own dropout. `inplace` is ignored in a step.
+    `input` has a row for each row of `x`, or for the first ones, or one for each graph of a batch of graphs. It may be
+    a dict of such rows by node type. Any other input, and one outside of a step, gets torch's own dropout. `inplace` is
+    ignored in a step.
     """
     rows = _running[-1] if _running else None
+    if isinstance(input, dict):
+        return _of_types(input, p, rows, training=training)
     keys = rows.keys_of(len(input)) if rows and input.dim() > 1 else None
     if rows is None or keys is None or not training or not p:
         return F.dropout(input, p, training, inplace)
@@ -146,6 +173,23 @@ def _after_attention(part: Any, inputs: tuple[Any, Any, dict[str, Any]], weights
     return keyed_dropout(weights, draws(0, targets) + sources, p, key)
 
 
+def _of_types(tables: dict[str, Tensor], p: float, rows: _Rows | None, *, training: bool) -> dict[str, Tensor]:
+    known = (rows and rows.by_type) or {}
+    if (
+        rows is None
+        or not training
+        or not p
+        or any(len(one) > len(known.get(kind, ())) for kind, one in tables.items())
+    ):
+        return {kind: F.dropout(one, p, training) for kind, one in tables.items()}
+    rows.calls += 1
+    key = stream(Purpose.DROPOUT, *rows.randomness, rows.calls)
+    return {
+        kind: keyed_dropout(one.flatten(1), known[kind][: len(one)], p, key).view_as(one)
+        for kind, one in tables.items()
+    }
+
+
 class Dropout(nn.Module):
     """Like `torch.nn.Dropout`, with `dropout`."""
 
@@ -153,5 +197,5 @@ class Dropout(nn.Module):
         super().__init__()
         self.p = p
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Any) -> Any:  # noqa: A002
         return dropout(input, self.p, self.training)

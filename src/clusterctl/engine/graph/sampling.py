@@ -76,6 +76,7 @@ class HeteroSample:
 
     hops: list[dict[EdgeType, Block]]
     nodes: dict[str, Tensor]  # int64
+    targets: list[dict[str, int]]  # of each hop: how many of the nodes were known before it
 
 
 class HeteroSampler:
@@ -104,8 +105,9 @@ class HeteroSampler:
         """
         empty = next(iter(seeds.values())).new_empty(0)
         nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}
-        hops = []
+        hops, known = [], []
         for hop in range(self._hops):
+            known.append({node_type: len(own) for node_type, own in nodes.items()})
             found = {}
             for edge_type, counts in self._fan_out.items():
                 if hop < len(counts) and counts[hop] != 0:
@@ -128,7 +130,7 @@ class HeteroSampler:
                     relation = self._graph.relation(edge_type)
                     blocks[edge_type] = Block(relation, targets[edge_type[2]], offsets, neighbors, own_columns)
             hops.append(blocks)
-        return HeteroSample(hops, nodes)
+        return HeteroSample(hops, nodes, known)
 
 
 class Engine(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import shutil
 import zipfile
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -90,6 +90,14 @@ class HeteroGraph:
     indptr: dict[EdgeType, Tensor]
     indices: dict[EdgeType, Tensor]
     x: dict[str, Tensor]  # float [nodes, features]
+    edge_times: dict[EdgeType, Tensor] = field(default_factory=dict, kw_only=True)
+    """When each edge begins to be seen: of this edge and of its source, the later time; ascending for each target."""
+    node_times: dict[str, Tensor] = field(default_factory=dict, kw_only=True)  # [nodes], of the types that have times
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether examples see only what is not later than they are."""
+        return bool(self.edge_times)
 
     def relation(self, edge_type: EdgeType) -> Adjacency:
         """The edges of this type."""
@@ -102,19 +110,30 @@ class HeteroGraph:
             indptr={edge_type: indptr.to(device) for edge_type, indptr in self.indptr.items()},
             indices={edge_type: indices.to(device) for edge_type, indices in self.indices.items()},
             x={node_type: x.to(device, dtype) for node_type, x in self.x.items()},
+            edge_times={edge_type: times.to(device) for edge_type, times in self.edge_times.items()},
+            node_times={node_type: times.to(device) for node_type, times in self.node_times.items()},
         )
 
 
 @dataclass(frozen=True)
 class LabelledHeteroGraph(HeteroGraph):
-    """A heterogeneous graph with answers and splits of the nodes of one type."""
+    """A heterogeneous graph with answers of the nodes of one type, and splits.
+
+    The examples are these nodes, or rows of a table that name a node, and perhaps a time, for each answer.
+    """
 
     node_type: str  # the type of the nodes with answers
-    y: Tensor  # of the nodes of that type, as in `Graph`
-    train: Tensor  # int64, ascending, as `val` and `test`
+    y: Tensor  # of the examples: classes, int64 [examples]; or numbers, float [examples, outputs]
+    train: Tensor  # int64, ascending, as `val` and `test`: examples
     val: Tensor
     test: Tensor
     num_classes: int  # or outputs
+    seed_nodes: Tensor | None = field(default=None, kw_only=True)  # int64 [examples]: the node of each, if it has any
+    seed_times: Tensor | None = field(default=None, kw_only=True)  # [examples]: the time up to which each sees
+
+    def nodes_of(self, examples: Tensor) -> Tensor:
+        """The node of each of these examples, int64."""
+        return examples if self.seed_nodes is None else self.seed_nodes.index_select(0, examples)
 
 
 def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
@@ -128,11 +147,11 @@ def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
 def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtype) -> LabelledHeteroGraph:
     """Like `resident`, for a graph with several types."""
     x = {node_type: _resident_features(x, task, dtype) for node_type, x in graph.x.items()}
-    indptr, indices = (
-        {edge_type: array.to(task.device) for edge_type, array in arrays.items()}
-        for arrays in (graph.indptr, graph.indices)
-    )
-    return replace(graph, **_moved(graph, task), indptr=indptr, indices=indices, x=x)
+    moved: dict[str, Any] = {
+        name: {kind: array.to(task.device) for kind, array in getattr(graph, name).items()}
+        for name in ("indptr", "indices", "edge_times", "node_times")
+    }
+    return replace(graph, **_moved(graph, task), **moved, x=x)
 
 
 def _moved(graph: Any, task: Task) -> dict[str, Any]:
@@ -287,7 +306,7 @@ class Recipe(NamedTuple, Generic[T]):
         shutil.rmtree(scratch)
 
 
-def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
+def shared(task: Task, kind: Callable[..., T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
     """The result of `build` for this `identity`, built once and shared; a dataclass `kind` of tensors."""
     recipe = Recipe(name, identity, build)
     return load(kind, task.prepared(recipe.folder, recipe.prepare, whole) / FILE)
@@ -313,7 +332,7 @@ def save(value: Stored, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def load(kind: type[T], path: Path) -> T:
+def load(kind: Callable[..., T], path: Path) -> T:
     """The value saved in `path`, memory-mapped: pages are read when touched, and shared between processes."""
     return kind(**torch.load(path, mmap=True, weights_only=True))
 

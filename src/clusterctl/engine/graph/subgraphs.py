@@ -7,7 +7,7 @@ neighbours that depend on the rest of the batch. Rows are ordered by depth, edge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,19 @@ class Subgraph:
         """int64 [rows]: the node of each row, numbered as in the user's data."""
         numbers: Tensor | None = getattr(self.graph, "numbers", None)
         return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.places)
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.size(1)
+
+    def repeated(self, times: int) -> Subgraph:
+        """The same rows with `times` copies of all edges."""
+        edges = self.edges if self.edges is None else self.edges.repeat(times)
+        return replace(self, edge_index=self.edge_index.repeat(1, times), edges=edges)
 
     def of_edges(self, name: str) -> Tensor | None:
         """The attribute `name` of the edges, in their order; None if the graph has none."""

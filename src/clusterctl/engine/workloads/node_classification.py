@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
 from clusterctl.engine.data.generated import igb_like
-from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
+from clusterctl.engine.data.own_data import SPLITS, Given, is_graph, own_recipe, prepared
 from clusterctl.engine.data.own_graphs import one_graph
+from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph.clusters import Clusters, clusters_recipe
 from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, compressed_with_order
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed_with_order
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.node import NodeClassification
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from clusterctl.engine.task.task import Task
     from clusterctl.shared.node.events import Context
     from clusterctl.shared.spec import Data
 
@@ -43,35 +46,61 @@ _MASKS = tuple(f"{split}_mask" for split in SPLITS)
 def main(context: Context) -> None:
     train, data = context.job.train, context.job.data
     assert isinstance(train, NodeTrain | NodeClassificationTrain)
-    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
-        recipe_of_relations = relations_recipe(data, train.generated, train.reading)
-        with joined(context) as task:
-            relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
-            objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
-            fit(objective, train, task)
-        return
-    recipe_of_graph = recipe(data, train.reading if isinstance(train, NodeClassificationTrain) else {})
+    found = recipe_of(data, train)
     with joined(context) as task:
-        graph = prepared(task, Graph, recipe_of_graph)
-        if isinstance(train, NodeTrain):
-            fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
-            return
-        clusters = None
-        if train.batch == "clusters":
-            clusters = prepared(task, Clusters, clusters_recipe(recipe_of_graph, train.clusters, graph))
-        own = OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split, clusters=clusters)
-        fit(own, train, task)
+        graph = prepared(task, either, found)
+        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split}
+        if isinstance(graph, LabelledHeteroGraph):
+            fit(_on_several_types(graph, train, task, where, data), train, task)
+        elif isinstance(train, NodeTrain):
+            fit(NodeClassification(graph, train, task, **where), train, task)
+        else:
+            clusters = None
+            if train.batch == "clusters":
+                clusters = prepared(task, Clusters, clusters_recipe(found, train.clusters, graph))
+            fit(OwnNodeClassification(graph, train, task, **where, clusters=clusters), train, task)
 
 
-def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Graph]:
+def _on_several_types(
+    graph: LabelledHeteroGraph, train: NodeTrain | NodeClassificationTrain, task: Task, where: Any, data: Data
+) -> RelationNodeClassification | TypedNodeClassification:
+    for key in ("order", "disk_precision"):
+        if getattr(data, key) != "given":
+            what = f"data.{key} is not supported on several types of nodes"
+            raise TaskError(what, "remove this key", Cause.USER)
+    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
+        return RelationNodeClassification(graph, train, task, **where)
+    if isinstance(train, NodeClassificationTrain) and ":" in train.model:
+        return TypedNodeClassification(graph, train, task, **where)
+    hint = 'use train.model = "rgat" or your own model of workload "node-classification", or return to_homogeneous()'
+    raise TaskError(f'the data has several types of nodes, and model "{train.model}" takes one', hint, Cause.USER)
+
+
+def recipe_of(data: Data, train: NodeTrain | NodeClassificationTrain) -> Recipe[Any]:
+    """How to prepare the data set of a job, a graph of one type or of several. Raises TaskError."""
+    if not isinstance(train, NodeClassificationTrain):
+        return recipe(data)
+    if train.model == "rgat":
+        return relations_recipe(data, train.generated, train.reading)
+    if ":" in train.model and data.load is None and (igb.is_here(data.root) if data.root else train.generated):
+        return relations_recipe(data, train.generated)
+    return recipe(data, train.reading)
+
+
+def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Recipe[Any]:
     """How to prepare the data set, once for all ranks and runs; `reading` is for `graph_of`. Raises TaskError."""
     if data.load is not None:
-        found = own_recipe(data, graph_of, **reading)
+        found: Recipe[Any] = own_recipe(data, graph_or_relations, **reading)
     elif data.root is not None and ogb.is_here(data.root):
         found = ogb.recipe(data.root, undirected=data.undirected)
     else:
         found = reddit.recipe(data.root)
     return arranged(found, data.order, data.disk_precision)
+
+
+def either(**record: Any) -> Graph | LabelledHeteroGraph:
+    """A prepared graph, of one type or of several."""
+    return LabelledHeteroGraph(**record) if "node_type" in record else Graph(**record)
 
 
 def relations_recipe(
@@ -98,45 +127,13 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
 
 
-def relations_of(
+def graph_or_relations(
     result: Any, name: str, notes: list[str] | None = None, answers: str = "classes"
-) -> LabelledHeteroGraph:
-    """The graph in PyG's `HeteroData`, or in a data set of one, with `y` of one node type. Raises TaskError.
-
-    `answers` is the kind of `y`, as in `Given.answers`.
-    """
-    given = Given(name, notes)
-    data = given.single(result, "HeteroData")
-    labelled = [kind for kind in data.node_types if "y" in data[kind]]
-    if len(labelled) != 1:
-        hint = "set y, train_mask, val_mask and test_mask of one node type, and leave y of the others out"
-        raise given.wrong(f"it has labels y of {', '.join(labelled) or 'no node type'}", hint)
-    (kind,) = labelled
-    x = {node_type: given.features(data[node_type], f"{node_type}: ") for node_type in data.node_types}
-    counts = {node_type: len(rows) for node_type, rows in x.items()}
-    edges = {}
-    for edge_type in data.edge_types:
-        source, _, target = edge_type
-        where = f"{', '.join(edge_type)}: "
-        if missing := [node_type for node_type in (source, target) if node_type not in counts]:
-            raise given.wrong(f"{where}there are no nodes of type {missing[0]}", f"set x of {missing[0]}")
-        pairs = given.edges(data[edge_type], counts[target], counts[source], where)
-        edges[edge_type] = compressed(pairs, counts[target], counts[source])
-        given.unused([data[edge_type]], ["edge_index"], where)
-    y = given.answers(data[kind], counts[kind], answers, f"{kind}: ")
-    masks = given.splits(data[kind], y, f"{kind}: ")
-    for node_type in data.node_types:
-        given.unused([data[node_type]], ["x", *(("y", *_MASKS) if node_type == kind else ())], f"{node_type}: ")
-    return LabelledHeteroGraph(
-        counts,
-        {edge_type: indptr for edge_type, (indptr, _) in edges.items()},
-        {edge_type: indices for edge_type, (_, indices) in edges.items()},
-        x,
-        kind,
-        y,
-        **masks,
-        num_classes=given.outputs(y),
-    )
+) -> Graph | LabelledHeteroGraph:
+    """`relations_of` a HeteroData, or of a data set of one, and otherwise `graph_of`. Raises TaskError."""
+    is_single = not is_graph(result) and hasattr(result, "__getitem__") and hasattr(result, "__len__")
+    first = result[0] if is_single and not isinstance(result, dict) and len(result) == 1 else result
+    return (relations_of if is_graph(first, "HeteroData") else graph_of)(result, name, notes, answers)
 
 
 def graph_of(result: Any, name: str, notes: list[str] | None = None, answers: str = "classes") -> Graph:

@@ -14,6 +14,12 @@ OF_EDGES = ("edge_weight", "edge_attr")
 TRIMS = ("num_sampled_nodes_per_hop", "num_sampled_edges_per_hop")
 KNOWN = ("x", "edge_index", *OF_EDGES, "batch", "batch_size", "n_id", *TRIMS)
 _SPARSE = ("adj_t", "adj", "adjs")
+_OF_TYPES = ("x_dict", "edge_index_dict")
+_KNOWN_BY_TYPE = (
+    *(*_OF_TYPES, "n_id_dict", "batch_size"),
+    *("batch_dict", "time_dict", "seed_time"),  # in data with times
+    *("num_sampled_nodes_dict", "num_sampled_edges_dict"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,12 @@ class Forward:
     @property
     def takes_data(self) -> bool:
         """Whether it takes one of PyG's `Data`."""
-        return len(self.required) == 1 and self.required[0] not in (*KNOWN, *_SPARSE)
+        return len(self.required) == 1 and self.required[0] not in (*KNOWN, *_SPARSE, *_KNOWN_BY_TYPE)
+
+    @property
+    def is_by_type(self) -> bool:
+        """Whether it takes dicts of a graph with several types of nodes and edges."""
+        return any(name in self.names for name in _OF_TYPES)
 
     @property
     def is_pygs(self) -> bool:
@@ -70,6 +81,8 @@ class Forward:
             return f"{written}: {sparse[0]} is not supported", hint
         if self.rest:
             return f"{written}: it is unknown what *{self.rest} takes", "name its arguments, such as x, edge_index"
+        if self.is_by_type:
+            return self.problem_with_types
         if not self.is_pygs or self.takes_data:
             return None
         unknown = [name for name in self.required if name not in (*KNOWN, self.features)]
@@ -77,6 +90,20 @@ class Forward:
             what = f"nobody fills {', '.join(unknown)}" if unknown else "it takes nothing"
             return f"{written}: {what}", f"it may take {', '.join(KNOWN)}, or one Data; give others a default"
         return None
+
+    @property
+    def problem_with_types(self) -> tuple[str, str] | None:
+        """Like `problem`, for a graph with several types of nodes and edges."""
+        if self.rest:
+            hint = "name its arguments, such as x_dict, edge_index_dict"
+            return f"{self.written}: it is unknown what *{self.rest} takes", hint
+        known = _KNOWN_BY_TYPE if self.is_by_type else (*_KNOWN_BY_TYPE, "x", "edge_index")  # those of to_hetero
+        unknown = [name for name in self.required if name not in known]
+        if self.takes_data or (self.required and not unknown):
+            return None
+        what = f"nobody fills {', '.join(unknown)}" if unknown else "it takes nothing"
+        hint = f"on several types it may take {', '.join(_KNOWN_BY_TYPE)}, or one HeteroData; give others a default"
+        return f"{self.written}: {what}", hint
 
 
 def in_source(source: str, name: str) -> Forward | None:

@@ -359,13 +359,22 @@ class NodeClassificationTrain(Learning, LoopTrain):
     replace: bool = False
     """Whether to sample neighbours with replacement; not with LABOR."""
     generated: NonNegative = 0.0
-    """With "rgat" and without data: size of the generated graph, as a multiple of IGB-heterogeneous."""
+    """With "rgat" or your own model, and without data: size of the generated graph, as a multiple of
+    IGB-heterogeneous."""
+    temporal_strategy: Annotated[str, OneOf(("uniform", "last"))] = "uniform"
+    """On data with times: which neighbours of those that an example may see are sampled, random ones or the latest."""
+    embedding_width: Count = 64
+    """On several types of nodes: width of the embeddings that are learned for types without features."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         if self.model == "rgat" and self.sampling == "labor":
             yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
-        if self.model != "rgat" and self.generated:
-            yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
+        if self.generated and self.model != "rgat" and ":" not in self.model:
+            yield "train.generated", f'model "{self.model}" has no graph to generate; set data.root or data.load'
+        if self.temporal_strategy == "last" and self.replace:
+            yield "train.replace", "the latest neighbours are taken once; remove this key"
+        if self.temporal_strategy != "uniform" and (":" not in self.model or not data.load):
+            yield "train.temporal_strategy", "needs your own model, and data of your own with times; remove this key"
         why = f'with train.batch = "{self.batch}"'
         if self.batch != "clusters":
             yield from self._unused(("clusters", "clusters_per_subgraph"), why)
@@ -513,6 +522,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
+    embedding_width: Count = 64
+    """On several types of nodes: width of the embeddings that are learned for types without features."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)

@@ -24,7 +24,7 @@ from clusterctl.engine.training.objectives.link import auc
 from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
 from clusterctl.engine.training.own.inference import OwnInference, of_all
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
-from clusterctl.engine.training.own.pyg_inference import PygInference
+from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
 from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -204,14 +204,15 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
         return self._metric.score(kept, y, torch.cat(places), each)
 
-    def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference:
+    def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference[Any]:
         """Exact outputs, when the edges of this graph carry messages."""
         if isinstance(self._own, PygModel):
             quiet = graph is not self._graph
-            return PygInference(self._own, graph, self._features, self._task, len(train.fan_out), quiet=quiet)
+            around = OneType(self._own, graph, self._features)
+            return PygInference(self._own, around, self._task, len(train.fan_out), quiet=quiet)
         return OwnInference(self._own, graph, self._features, len(train.fan_out), self._task)
 
-    def _encoded(self, inference: OwnInference | PygInference) -> Features:
+    def _encoded(self, inference: OwnInference | PygInference[Any]) -> Features:
         """The model's outputs for all nodes. A collective."""
         own = own_slice(self._graph.num_nodes)
         if self._own.by_layer and isinstance(inference, OwnInference):

@@ -20,7 +20,7 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of, sampler_of, seeds_of, uses_labor
 from clusterctl.engine.training.own.inference import OwnInference
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy
-from clusterctl.engine.training.own.pyg_inference import PygInference, check_step_fits
+from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_library import of_pyg
 from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
 from clusterctl.engine.training.own.sampler import OwnSampler
@@ -144,9 +144,10 @@ class _ByGraph:
             )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
         own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
+        around = OneType(own, graph, features)
         if self._whole:
-            check_step_fits(own, graph, len(train.fan_out), task.device)
-        self.inference = PygInference(own, graph, features, task, len(train.fan_out), train.hops)
+            check_step_fits(own, around, len(train.fan_out), task.device)
+        self.inference = PygInference(own, around, task, len(train.fan_out), train.hops)
 
     def sample(self, batch: Batch) -> tuple[Tensor, list[Any], Batch | None]:
         """The nodes whose features the model gets, int64, the subgraph, and, if not the batch's seeds, its nodes."""

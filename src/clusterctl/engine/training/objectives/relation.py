@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.embeddings import Embeddings, WithEmbeddings
 from clusterctl.engine.graph.features.hidden import own_rows, trimmed
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from clusterctl.engine.graph.attention import GatConv
+    from clusterctl.engine.graph.embeddings import WantedRows
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
     from clusterctl.engine.graph.features.sources import Features
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
-    from clusterctl.shared.spec import NodeClassificationTrain
+    from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
 
 
 class RelationSample(NamedTuple):
@@ -48,13 +50,13 @@ class RelationSample(NamedTuple):
     nodes: dict[str, Tensor]
     hops: list[LayerHops]
     fetch: FetchAhead[Tables, Tables] | None
+    wanted: WantedRows | None  # of types without features
 
 
 class RelationNodeClassification(Objective[RelationSample]):
     """Trains a relational attention network to classify nodes from their sampled neighbourhoods."""
 
     unit = "nodes"
-    model: Rgat
 
     def __init__(
         self,
@@ -72,12 +74,22 @@ class RelationNodeClassification(Objective[RelationSample]):
         self._options = options_of(train.model, train.options)
         by_layer = relations_by_layer(list(graph.indptr), graph.node_type, len(train.fan_out))
         read = {kind for relation in by_layer[0] for kind in (relation[0], relation[2])}
-        if bare := read - graph.x.keys():
-            raise TaskError(f"nodes of type {', '.join(sorted(bare))} have no features", "", Cause.DATA)
+        if graph.is_temporal or graph.seed_nodes is not None:
+            what = "times" if graph.is_temporal else "seed_index"
+            hint = f"write a model of your own with forward(x_dict, edge_index_dict), or leave {what} out"
+            raise TaskError(f'model "rgat" does not use the {what} of the data', hint, Cause.USER)
+        kinds = [kind for kind in graph.num_nodes if kind in read]
+        self._embeddings = embeddings_of(graph, kinds, train, self._precision.weights, task)
         self.classes = graph.num_classes if train.loss == "cross_entropy" else 0
         self._type = graph.node_type
-        widths = {kind: x.size(1) for kind, x in graph.x.items()}
-        self.model = Rgat(widths, graph.num_classes, by_layer, self._options).to(task.device, self._precision.weights)
+        widths = {
+            kind: graph.x[kind].size(1) if kind in graph.x else train.embedding_width
+            for kind in graph.num_nodes
+            if kind in graph.x or kind in read
+        }
+        self._network = Rgat(widths, graph.num_classes, by_layer, self._options)
+        self._network = self._network.to(task.device, self._precision.weights)
+        self.model = self._network if self._embeddings is None else WithEmbeddings(self._network, self._embeddings)
         fan_out = fan_outs(by_layer, train.fan_out)
         kind, count = graph.node_type, graph.num_nodes[graph.node_type]
 
@@ -101,14 +113,25 @@ class RelationNodeClassification(Objective[RelationSample]):
         """The sampled neighbourhood."""
         sample = self._sampler.sample({self._type: batch.seeds}, batch.epoch, batch.step)
         hops = layer_hops(sample, self_loops=self._options.self_loops)
-        return RelationSample(sample.nodes, hops, self._fetches.fetch(sample.nodes) if self._fetches else None)
+        fetch = self._fetches.fetch(sample.nodes) if self._fetches else None
+        wanted = None if self._embeddings is None else self._embeddings.wanted(sample.nodes)
+        return RelationSample(sample.nodes, hops, fetch, wanted)
 
     def gather(self, prepared: RelationSample) -> Mapping[str, Tensor]:
-        return self.rows_of(prepared.fetch) if prepared.fetch else self._graph.x
+        if prepared.fetch:
+            rows = self.rows_of(prepared.fetch)
+        elif self._embeddings is None:
+            return self._graph.x
+        else:
+            rows = {kind: x.index_select(0, prepared.nodes[kind]) for kind, x in self._graph.x.items()}
+        if self._embeddings is not None and prepared.wanted is not None:
+            found = self._embeddings.rows(prepared.wanted)
+            rows = rows | {kind: one.to(self._precision.values) for kind, one in found.items()}
+        return rows
 
     def scores(self, prepared: RelationSample, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
-        of_sample = prepared.fetch is not None
-        return self.model(prepared.hops, prepared.nodes, gathered, randomness, gathered=of_sample)[self._type]  # type: ignore[no-any-return]
+        of_sample = prepared.fetch is not None or prepared.wanted is not None
+        return self._network(prepared.hops, prepared.nodes, gathered, randomness, gathered=of_sample)[self._type]  # type: ignore[no-any-return]
 
     def work(self, batch: Batch, prepared: RelationSample) -> tuple[int, int]:
         return batch.total, sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
@@ -121,9 +144,41 @@ class RelationNodeClassification(Objective[RelationSample]):
         """The score on each split with all neighbours: each node is evaluated once, by one rank. A collective."""
         own = own_slice(self._graph.num_nodes[self._type])
         with self._precision.autocast(self._graph.y.device):
-            rows = infer(self.model, self._graph, self._features, self._task)[self._type]
+            features = self._features
+            if self._embeddings is not None:
+                features = features | dict(self._embeddings.of_all(self._task, self._precision.values))
+            rows = infer(self._network, self._graph, features, self._task)[self._type]
         kept = self._metric.kept(rows.to(self._precision.weights), self._graph.y)
         return measured(self._metric, self._graph, own, kept, splits)
+
+
+def embeddings_of(
+    graph: HeteroGraph,
+    kinds: Iterable[str],
+    train: NodeClassificationTrain | LinkPredictionTrain,
+    dtype: torch.dtype,
+    task: Task,
+) -> Embeddings | None:
+    """Embeddings of those of these node types that have no features, if there are any; rank 0 prints their names.
+
+    Raises TaskError if the settings do not suit embeddings.
+    """
+    bare = {kind: graph.num_nodes[kind] for kind in kinds if kind not in graph.x}
+    if not bare:
+        return None
+    named = ", ".join(bare)
+    plain_adam = train.optimizer == "adam" and not train.optimizer_options
+    for key, is_set in (
+        ("accumulate", train.accumulate > 1),
+        ("ema", train.ema > 0),
+        ("optimizer", not plain_adam),
+    ):
+        if is_set:
+            what = f"train.{key} is not supported with embeddings, which are learned for {named}, without features x"
+            raise TaskError(what, f"leave train.{key} out, or set x of {named}", Cause.USER)
+    if task.place.rank == 0:
+        print(f"{named} without features x: embeddings of width {train.embedding_width} are learned")
+    return Embeddings(bare, train.embedding_width, train.seed, dtype).to(task.device)
 
 
 # Exact inference with a relational attention network on the whole graph, layer by layer, split over the ranks.

@@ -66,21 +66,31 @@ def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
 
 
 def built(
-    name: str, sizes: Mapping[str, int], options: Mapping[str, Any], layers: int | None = None, *, lazy: bool = False
+    name: str,
+    sizes: Mapping[str, Any],
+    options: Mapping[str, Any],
+    layers: int | None = None,
+    *,
+    lazy: bool = False,
+    known: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
     They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones
     unless all have defaults, and `layers` to num_layers. The model gets `options` as an instance of its dataclass
     `Options`, if it has one, otherwise as keyword arguments. With `lazy`, it may have layers whose sizes are
-    unknown before the first forward.
+    unknown before the first forward. For several types of nodes, the features are numbers by type, for models that
+    name them, and arguments get what is `known` by their names, such as metadata.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(*sizes.values(), chosen(kind, f"{name}.Options", options))
+            model = make(*sizes.values(), chosen(kind, f"{name}.Options", options), **_named(make, known or {}))
         else:
+            if known is not None:
+                options = {**_named(make, known), **options}
+                sizes = sizes if _named(make, dict.fromkeys(_USUAL_NAMES["features"])) else _without_features(sizes)
             positional, keywords = arguments_of(make, name, sizes, options, layers)
             model = make(*positional, **keywords)
     except TaskError:
@@ -97,6 +107,18 @@ def built(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
+
+
+def _named(make: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known, of the arguments of `make`."""
+    try:
+        return {name: known[name] for name in inspect.signature(make).parameters if name in known}
+    except ValueError:  # such as a class written in C
+        return {}
+
+
+def _without_features(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: size for name, size in sizes.items() if name != "features"}
 
 
 def check_not_lazy(model: nn.Module, name: str, hint: str) -> None:
@@ -124,7 +146,7 @@ _USUAL_NAMES = {
 
 
 def arguments_of(
-    make: Callable[..., Any], name: str, sizes: Mapping[str, int], options: Mapping[str, Any], layers: int | None
+    make: Callable[..., Any], name: str, sizes: Mapping[str, Any], options: Mapping[str, Any], layers: int | None
 ) -> tuple[list[Any], dict[str, Any]]:
     """What to call `make` with, by position and by name. Raises TaskError if it takes something else."""
     positional: list[Any]

@@ -1,13 +1,14 @@
 """Exact outputs of models with `forward(x, edge_index)`: on the whole graph at once, or in pieces with all neighbours.
 
 A piece has the nodes around some seeds, with all their edges. How many hops it needs is a matter of the model: a few
-nodes are computed with more and more of them, until their outputs no longer change.
+nodes are computed with more and more of them, until their outputs no longer change. `Surroundings` are what that needs
+of a graph, so graphs with several types are evaluated in the same way (`typed_inference`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,12 +24,13 @@ from clusterctl.engine.training.state import untrained
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.graph.subgraphs import Subgraph
     from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.own.model import OwnModel
     from clusterctl.engine.training.own.pyg_model import PygModel
 
 _SEEDS_AT_ONCE = 128
@@ -44,8 +46,88 @@ class Plan(NamedTuple):
     per_edge: float
 
 
-class PygInference:
-    """The outputs of `own` for the nodes of `graph`. Construction is a collective.
+class Piece(Protocol):
+    """A `Subgraph` or a `TypedSubgraph`."""
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all types."""
+
+    @property
+    def num_edges(self) -> int:
+        """The edges of all types."""
+
+    def repeated(self, times: int) -> Self:
+        """The same rows with `times` copies of all edges."""
+
+
+P = TypeVar("P", bound=Piece)
+
+
+class Surroundings(Protocol[P]):
+    """A graph and the features of its nodes: what is around some of the nodes whose outputs are wanted."""
+
+    nodes: int
+    """The number of nodes whose outputs may be wanted."""
+    rows: int
+    """The nodes of all types."""
+    edges: int
+
+    def whole(self) -> P:
+        """All nodes in their order, and all edges."""
+
+    def around(self, seeds: Tensor, hops: int, most: int = -1) -> P:
+        """As `subgraphs.neighbourhood`."""
+
+    def sampled(self, seeds: Tensor, fan_out: Sequence[int]) -> P:
+        """A sample without randomness, whose rows are not known to be by depth."""
+
+    def stored(self, piece: P) -> Any:
+        """The rows of a piece, read by one rank."""
+
+    def fetched(self, piece: P) -> Any:
+        """The rows of a piece, fetched while all ranks evaluate."""
+
+    def settle(self) -> None:
+        """As `Features.settle`. A collective."""
+
+    def far_from_an_end(self, steps: int) -> Tensor:
+        """Nodes (int64) around which there is most within so many steps, the best first."""
+
+
+class OneType:
+    """The surroundings in a graph of one type."""
+
+    def __init__(self, own: PygModel, graph: FeatureGraph, features: Features) -> None:
+        self._own, self._graph, self._features = own, graph, features
+        self.nodes = self.rows = graph.num_nodes
+        self.edges = graph.indices.numel()
+
+    def whole(self) -> Subgraph:
+        return whole(self._graph)
+
+    def around(self, seeds: Tensor, hops: int, most: int = -1) -> Subgraph:
+        return neighbourhood(self._graph, seeds, hops, most)
+
+    def sampled(self, seeds: Tensor, fan_out: Sequence[int]) -> Subgraph:
+        sample = SubgraphSampler(self._graph, fan_out, 0, places=True).sample(seeds, 0, 0)
+        return replace(sample, rows_by_depth=(), edges_by_depth=(), randomness=None)
+
+    def stored(self, piece: Subgraph) -> Tensor:
+        return self._own.stored(self._graph, piece.places)
+
+    def fetched(self, piece: Subgraph) -> Tensor:
+        return self._features.fetch(piece.places).rows()
+
+    def settle(self) -> None:
+        self._features.settle()
+
+    def far_from_an_end(self, steps: int) -> Tensor:
+        return _far_from_an_end(self._graph, steps)
+
+
+class PygInference(Generic[P]):
+    """The outputs of `own` for nodes, by their `surroundings`. Construction is a collective.
 
     `layers` is the least number of hops of a piece; `hops` is `train.hops`. Unless `quiet`, prints how it evaluates.
     Raises TaskError if neither the whole graph nor pieces are possible.
@@ -53,16 +135,17 @@ class PygInference:
 
     def __init__(
         self,
-        own: PygModel,
-        graph: FeatureGraph,
-        features: Features,
+        own: OwnModel,
+        surroundings: Surroundings[P],
         task: Task,
         layers: int,
         hops: int = 0,
         *,
         quiet: bool = False,
     ) -> None:
-        self._own, self._graph, self._features, self._task = own, graph, features, task
+        self._own: Any = own  # whose `outputs` takes pieces of this kind
+        self._around, self._task = surroundings, task
+        self._device = task.device
         self._layers, self._quiet = layers, quiet
         self._hops, *need = Plan(*from_first(lambda: self._planned(hops), task.agreeing))
         self._need = Need(*need)
@@ -74,47 +157,46 @@ class PygInference:
             return
         free = free_memory(self._task.device)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
-            for piece in self._fitting(seeds, free):
-                x = self._features.fetch(piece.places).rows()
-                yield piece.places[: piece.seeds], self._own.outputs([piece], x)
-        self._features.settle()
+            for some, piece in self._fitting(seeds, free) if len(seeds) else ():
+                yield some, self._own.outputs([piece], self._around.fetched(piece))
+        self._around.settle()
 
     def _of_whole(self) -> Tensor:
         """The outputs of all nodes, computed by rank 0. A collective."""
         dtype, device = next(self._own.model.parameters()).dtype, self._task.device
         rows = torch.empty(0, 0, dtype=dtype, device=device)
         if dist.get_rank() == 0:
-            subgraph = whole(self._graph)
-            x = self._features.fetch(subgraph.places).rows()
-            rows = self._own.outputs([subgraph], x).to(dtype).contiguous()
-        self._features.settle()
+            everything = self._around.whole()
+            x = self._around.fetched(everything)
+            rows = self._own.outputs([everything], x).to(dtype).contiguous()
+        self._around.settle()
         if dist.get_world_size() > 1:
             width = torch.tensor([rows.size(1)], device=device)
             dist.broadcast(width, 0)
             if dist.get_rank():
-                rows = rows.new_empty(self._graph.num_nodes, int(width))
+                rows = rows.new_empty(self._around.nodes, int(width))
             dist.broadcast(rows, 0)
         return rows
 
-    def _fitting(self, seeds: Tensor, free: int) -> Iterator[Subgraph]:
-        """Pieces of these seeds, of fewer at once if all do not fit into `free` bytes."""
-        piece = neighbourhood(self._graph, seeds, self._hops)
-        needed = self._need.of(len(piece.places), piece.edge_index.size(1))
+    def _fitting(self, seeds: Tensor, free: int) -> Iterator[tuple[Tensor, P]]:
+        """These seeds in pieces, of fewer at once if all do not fit into `free` bytes."""
+        piece = self._around.around(seeds, self._hops)
+        needed = self._need.of(piece.num_rows, piece.num_edges)
         if len(seeds) > 1 and needed > free:
             for half in seeds.tensor_split(2):
                 yield from self._fitting(half, free)
         else:
-            yield piece
+            yield seeds, piece
 
     # What rank 0 finds out at the start.
 
     @torch.no_grad()
     def _planned(self, wanted: int) -> Plan:
         """How to evaluate, from a few forwards on small inputs."""
-        name, nodes, edges = self._own.name, self._graph.num_nodes, self._graph.indices.numel()
+        name = self._own.name
         with undisturbed(self._own.model, self._task.device):
-            need = need_of(self._own, self._graph, self._layers)
-            needed, free = need.of(nodes, edges), free_memory(self._task.device)
+            need = need_of(self._own, self._around, self._layers, self._device)
+            needed, free = need.of(self._around.rows, self._around.edges), free_memory(self._task.device)
             fits = f"the whole graph needs about {size_text(needed)}, of {size_text(free)} that are free"
             if wanted:
                 if needed <= free:
@@ -137,10 +219,10 @@ class PygInference:
 
     def _settled(self, need: Need, free: int) -> tuple[int, str]:
         """The hops on which the outputs depend; 0, and the reason, if that is unknown or without a bound."""
-        if not self._graph.indices.numel():
+        if not self._around.edges:
             return self._layers, ""
         # The hops are the model's, so a graph with few edges into a node shows them, too, and in small pieces.
-        nodes = _far_from_an_end(self._graph, self._layers + _MOST_HOPS)[:_TRIED_NODES]
+        nodes = self._around.far_from_an_end(self._layers + _MOST_HOPS)[:_TRIED_NODES]
         found = [self._settled_with(most, nodes, need, free) for most in (2, 1)]
         return max(found, key=lambda one: one[0])
 
@@ -150,31 +232,31 @@ class PygInference:
         edges = -1
         with other_weights(self._own.model):
             for hops in range(self._layers, self._layers + _MOST_HOPS):
-                piece = neighbourhood(self._graph, nodes, hops, most)
+                piece = self._around.around(nodes, hops, most)
                 # Where there is nothing more around the nodes, equal outputs would prove nothing.
-                if piece.edge_index.size(1) == edges or need.of(len(piece.places), piece.edge_index.size(1)) > free:
+                if piece.num_edges == edges or need.of(piece.num_rows, piece.num_edges) > free:
                     break
-                edges = piece.edge_index.size(1)
+                edges = piece.num_edges
                 outputs.append(self._outputs(piece))
             same = [not differs(one, outputs[-1]) for one in outputs]
             settled = next((number for number in range(len(same) - 1) if all(same[number:])), None)
             if settled is None:
                 return 0, f"its outputs still change with {self._layers + len(outputs) - 1} hops around a node"
             hops = self._layers + settled
-            alone = self._outputs(neighbourhood(self._graph, nodes[:1], hops, most))
+            alone = self._outputs(self._around.around(nodes[:1], hops, most))
         if differs(alone, outputs[settled][:1]):
             return 0, "the outputs of a node depend on nodes that no edges connect with it"
         return hops, ""
 
-    def _outputs(self, piece: Subgraph) -> Tensor:
-        return self._own.outputs([piece], self._own.stored(self._graph, piece.places))
+    def _outputs(self, piece: P) -> Tensor:
+        return self._own.outputs([piece], self._around.stored(piece))  # type: ignore[no-any-return]
 
     def _compare(self, hops: int) -> None:
         """Print a line if a piece of this many hops gives other outputs than the whole graph."""
-        nodes = torch.arange(min(_SEEDS_AT_ONCE, self._graph.num_nodes), device=self._graph.indptr.device)
+        nodes = torch.arange(min(_SEEDS_AT_ONCE, self._around.nodes), device=self._device)
         with other_weights(self._own.model):
-            everything = self._outputs(whole(self._graph))
-            piece = self._outputs(neighbourhood(self._graph, nodes, hops))
+            everything = self._outputs(self._around.whole())
+            piece = self._outputs(self._around.around(nodes, hops))
         if difference := differs(everything[: len(nodes)], piece):
             print(
                 f"{self._own.name}: outputs from {hops} hops differ from those on the whole graph by "
@@ -182,37 +264,33 @@ class PygInference:
             )
 
 
-def need_of(own: PygModel, graph: FeatureGraph, layers: int, *, trains: bool = False) -> Need:
+def need_of(own: Any, around: Surroundings[P], layers: int, device: torch.device, *, trains: bool = False) -> Need:
     """What a forward needs for each row and edge of the graph; if it `trains`, with the backward pass."""
-    seeds = torch.arange(min(_TRIED_NODES * 8, graph.num_nodes), device=graph.indptr.device)
-    sampler = SubgraphSampler(graph, [_TRIED_FAN_OUT] * layers, 0, places=True)
-    sample = replace(sampler.sample(seeds, 0, 0), rows_by_depth=(), edges_by_depth=(), randomness=None)
-    assert sample.edges is not None
-    x, edges = own.stored(graph, sample.places), sample.edges
+    seeds = torch.arange(min(_TRIED_NODES * 8, around.nodes), device=device)
+    sample = around.sampled(seeds, [_TRIED_FAN_OUT] * layers)
 
     def forward(times: int) -> None:
-        repeated = replace(sample, edge_index=sample.edge_index.repeat(1, times), edges=edges.repeat(times))
-        rows = own.outputs([repeated], x.clone())
+        rows = own.outputs([sample.repeated(times)], around.stored(sample))
         if trains:
             torch.autograd.grad(
                 rows.sum(), [one for one in own.model.parameters() if one.requires_grad], allow_unused=True
             )
 
-    need = measured(forward, len(x), edges.numel())
+    need = measured(forward, sample.num_rows, sample.num_edges)
     return Need(need.per_row + 16, need.per_edge + 16 + 8)  # and edge_index, with what makes it
 
 
-def check_step_fits(own: PygModel, graph: FeatureGraph, layers: int, device: torch.device) -> None:
+def check_step_fits(own: Any, around: Surroundings[P], layers: int, device: torch.device) -> None:
     """Raise TaskError, with both sizes, if a step on the whole graph needs more memory than there is.
 
     The model is then as before.
     """
     with undisturbed(own.model, device), torch.enable_grad(), kept(untrained(own.model)):
         own.model.train()
-        need = need_of(own, graph, layers, trains=True)
-    nodes, edges, free = graph.num_nodes, graph.indices.numel(), free_memory(device)
-    sizes = f"{size_text(need.bare(nodes, edges))}, of {size_text(free)} that are free"
-    if need.bare(nodes, edges) > free:
+        need = need_of(own, around, layers, device, trains=True)
+    needed, free = need.bare(around.rows, around.edges), free_memory(device)
+    sizes = f"{size_text(needed)}, of {size_text(free)} that are free"
+    if needed > free:
         hint = "request more memory, or leave train.batch out: then a step trains on samples of the graph"
         raise TaskError(f'{own.name}: a step with train.batch = "graph" needs about {sizes}', hint, Cause.USER)
     print(f"{own.name} trains on the whole graph: a step needs about {sizes}")

@@ -1,0 +1,174 @@
+"""Heterogeneous models as PyG's users write them: `forward(x_dict, edge_index_dict)`, or `forward(data)`.
+
+Models of `to_hetero` are among them: their `forward(x, edge_index)` takes dicts, too. A model with `layer(i, hop, x)`
+gets dicts by type and returns the rows of the targets by type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from clusterctl.engine.graph.dropout import rows_of_types
+from clusterctl.engine.training.own.model import (
+    OwnModel,
+    broken_parameter,
+    check_has_gradient,
+    check_not_lazy,
+    described,
+    undisturbed,
+)
+from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
+from clusterctl.shared.errors import Cause, TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.engine.graph.typed_hops import TypedHop
+    from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
+
+Rows = dict[str, Tensor]
+_MOST_LAYERS = 64  # of a model that trims hops by itself
+
+
+class TypedModel(OwnModel):
+    """Calls a model on a `TypedSubgraph`; its outputs are those of the seeds of type `kind`, or of all seeds."""
+
+    def __init__(self, model: nn.Module, name: str, classes: int | None, kind: str, method: str = "forward") -> None:
+        """Raises TaskError if the model cannot be called."""
+        super().__init__(model, name, classes, method)
+        self.form, self.kind = forward_of(model, method), kind
+        if not self.by_layer and (problem := self.form.problem_with_types):
+            what, hint = problem
+            raise TaskError(f"{name}: {what}", hint, Cause.USER)
+
+    @torch.no_grad()
+    def begin(self, sample: Any, x: Rows, *, quiet: bool) -> None:
+        """Give lazy layers their sizes; unless `quiet`, print what keeps training from being the same on any ranks.
+
+        `sample` is a TypedSubgraph, or a list of TypedHops. Raises TaskError.
+        """
+        device, hops = next(iter(x.values())).device, sample if isinstance(sample, list) else [sample]
+        with undisturbed(self.model, device):
+            self.outputs([replace(hop, randomness=None) for hop in hops], dict(x))
+            check_not_lazy(self.model, self.name, "give their sizes: the first forward did not use them")
+            if not quiet:
+                print_what_varies(self.model, self.name, device, lambda: self.outputs(hops, dict(x)))
+
+    def outputs(self, hops: Sequence[Any], x: Rows) -> Tensor:  # type: ignore[override]
+        """The scores of the seeds [seeds, classes], from one subgraph, or one hop for each layer. Raises TaskError."""
+        if self.by_layer:
+            for number, hop in enumerate(hops):
+                x = self.layer_of_types(number, hop, x, last=number == len(hops) - 1)
+            rows, wanted = x[self.kind], hops[-1].wanted
+            check_has_gradient(rows, self.model, f"{self.name}: layer {len(hops) - 1} gives rows")
+            return rows if wanted is None else rows.index_select(0, wanted)
+        (subgraph,) = hops
+        rows = self.rows(subgraph, x)
+        if isinstance(rows, dict):
+            if self.kind not in rows:
+                message = f"{self.name}: {self.method} gives rows of {', '.join(map(str, rows)) or 'no type'}"
+                raise TaskError(message, f"rows of {self.kind} are wanted", Cause.USER)
+            rows = rows[self.kind]
+        return self.of_seeds(rows, subgraph, self.kind)
+
+    def layer_of_types(self, number: int, hop: TypedHop, x: Rows, *, last: bool) -> Rows:
+        """The new rows of the hop's targets, by type. Raises TaskError if the number of rows of a type is wrong."""
+        try:
+            rows = self.model.layer(number, hop, x)  # type: ignore[operator]
+        except Exception as error:
+            shapes = ", ".join(f"{kind} {[*own.shape]}" for kind, own in x.items())
+            message = f"{self.name}: layer {number} fails on x of {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
+        if not isinstance(rows, dict):
+            message = f"{self.name}: layer {number} gives {type(rows).__name__}"
+            raise TaskError(message, "a dict of rows by node type is wanted", Cause.USER)
+        if last and self.kind not in rows and hop.targets[self.kind]:
+            message = f"{self.name}: layer {number} gives rows of {', '.join(map(str, rows)) or 'no type'}"
+            raise TaskError(message, f"rows of {self.kind} are wanted", Cause.USER)
+        return {
+            kind: self._shaped(own, (hop.targets[kind], self.classes if last else None), f"layer {number}: {kind}")
+            for kind, own in rows.items()
+            if kind in hop.targets and (kind == self.kind or not last)
+        }
+
+    def of_seeds(self, rows: Any, subgraph: TypedSubgraph, kind: str) -> Tensor:
+        """The rows of the seeds of this type. Raises TaskError if `rows` are something else."""
+        seeds, all_rows = subgraph.seeds.get(kind, 0), len(subgraph.places[kind])
+        depths = torch.tensor(subgraph.rows_by_depth.get(kind, (seeds,))).cumsum(0).tolist()
+        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in {*depths, all_rows}:
+            rows = rows[:seeds]
+        found = self._shaped(rows, (seeds, self.classes), self.method)
+        check_has_gradient(found, self.model, f"{self.name}: {self.method} gives rows")
+        return found
+
+    def rows(self, subgraph: TypedSubgraph, x: Rows) -> Any:
+        """What the model gives. Raises TaskError if it fails."""
+        arguments, keywords = self._arguments(subgraph, x)
+        try:
+            with rows_of_types(subgraph):
+                return self.call(*arguments, **keywords)
+        except TaskError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(f"{kind} {[*rows.shape]}" for kind, rows in x.items())
+            message = f"{self.name}: {self.method} fails on x_dict of {shapes}: {described(error)}"
+            hint = "x and edge_index are dicts by type here: see PyG's to_hetero" if "x" in self.form.required else ""
+            raise TaskError(message, hint, Cause.USER) from error
+
+    @torch.no_grad()
+    def where_it_breaks(self, hops: Sequence[Any], x: Rows) -> str:  # type: ignore[override]  # noqa: ARG002
+        """The first part of the model with a NaN or infinity; empty if it is the data."""
+        if not all(rows.isfinite().all() for rows in x.values()):
+            return ""
+        return broken_parameter(self.model) or self.method
+
+    def _arguments(self, subgraph: TypedSubgraph, x: Rows) -> tuple[list[Any], dict[str, Any]]:
+        found: dict[str, Any] = {
+            "x_dict": x,
+            "edge_index_dict": subgraph.edge_index,
+            "n_id_dict": subgraph.places,
+            "batch_size": subgraph.seeds.get(self.kind, 0),
+        }
+        trees = subgraph.trees
+        if trees is not None:
+            found |= {"batch_dict": trees.of_rows, "seed_time": trees.latest}
+            found["time_dict"] = {
+                kind: times[subgraph.places[kind]] for kind, times in subgraph.graph.node_times.items()
+            }
+        if self.form.takes_data:
+            return [self._as_data(found)], {}
+        for name, by_depth, whole in (
+            ("num_sampled_nodes_dict", subgraph.rows_by_depth, subgraph.places),
+            ("num_sampled_edges_dict", subgraph.edges_by_depth, subgraph.edge_index),
+        ):
+            counts: Mapping[Any, Sequence[int]] = by_depth or {
+                kind: (tensor.size(-1), *[0] * (_MOST_LAYERS - 1)) for kind, tensor in whole.items()
+            }
+            found[name] = {kind: list(own) for kind, own in counts.items()}
+        found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]
+        for name in self.form.required:
+            if name not in found:
+                message = f"{self.name}: {self.form.written}: nobody fills {name}, since the data has no times"
+                raise TaskError(message, f"give {name} a default, or set time of the nodes or edges", Cause.USER)
+        return [], {name: found[name] for name in self.form.names if name in found}
+
+    @staticmethod
+    def _as_data(found: Mapping[str, Any]) -> Any:
+        from torch_geometric.data import HeteroData  # late: only for such models, which import it anyway
+
+        data = HeteroData()
+        for kind, rows in found["x_dict"].items():
+            data[kind].x, data[kind].n_id = rows, found["n_id_dict"][kind]
+            for name in ("batch", "time"):
+                if kind in found.get(f"{name}_dict", {}):
+                    data[kind][name] = found[f"{name}_dict"][kind]
+        for relation, edges in found["edge_index_dict"].items():
+            data[relation].edge_index = edges
+        data.batch_size = found["batch_size"]
+        if "seed_time" in found:
+            data.seed_time = found["seed_time"]
+        return data
