@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
+from clusterctl.launcher.submission import environments
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
 from clusterctl.launcher.submission.plan import activated_environments
@@ -108,6 +109,7 @@ def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str,
         "origins": resolved.origins,
         "argv": resolved.secrets.hide_typed(words),
         **({"stage": resolved.stage} if resolved.stage else {}),
+        **({"environment": environments.record_of(plan.environment)} if plan.environment else {}),
     }
 
 
@@ -125,6 +127,7 @@ def write_run(
         make_new(run.pickles)
         link_code(run, code)
         link_archives(run, archives)
+        link_environment(plan)
         write_script(plan)
         if patch:
             write_text(run.git_patch, patch)
@@ -132,6 +135,12 @@ def write_run(
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise _unwritten(run, error) from error
+
+
+def link_environment(plan: Plan) -> None:
+    """Make the run refer to its Python environment, so that `clean` keeps it. Raises OSError."""
+    if plan.environment and not plan.run.venv.is_symlink():
+        plan.run.venv.symlink_to(plan.environment.folder)
 
 
 def write_script(plan: Plan) -> None:

@@ -22,6 +22,7 @@ SHARED_FILES = ".files"  # files that several copies share
 KNOWN_DIGESTS = ".digests"  # cached digests of the files in copied folders
 ENVIRONMENTS = ".environments"  # archives of the modules of Python environments
 TREES = ".trees"  # manifests of projects from other machines
+BUILT = ".environments"  # in a folder of runs, or of environments: those that are built from lock files
 _SWEEPS = ".sweeps"
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
@@ -151,6 +152,7 @@ class RunDir:
     project = Inside("code/project")  # the job's code as submitted, read-only
     work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, made at its first start
     environments = Inside("environments")  # links to archives of the Python environments that the run imports from
+    venv = Inside("venv")  # a link to the Python environment that was built from its lock file
     pickles = Inside("submitit")  # submitit's files; no task reads them
     cancel_json = Inside("cancel.json")
     finished_json = Inside("finished.json")
