@@ -28,6 +28,7 @@ from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.interpreter import environment as environment_of_python
 from clusterctl.shared.record.interpreter import of_any_version
 from clusterctl.shared.record.layout import BUILT, own_place
+from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,10 +110,8 @@ class Environment:
             return f"environment: as built for the earlier run, in {self.folder}"
         left_out = f"; not installed: {', '.join(self.wanted.left_out)}" if self.wanted.left_out else ""
         place = f"{'built in' if self.is_built else 'to be built in'} {self.folder}"
-        packages = len(self.wanted.packages)
-        return (
-            f"environment: {packages} packages of {self.wanted.file} for Python {self.facts.python}, {place}{left_out}"
-        )
+        packages = plural(len(self.wanted.packages), "package")
+        return f"environment: {packages} of {self.wanted.file} for Python {self.facts.python}, {place}{left_out}"
 
 
 def environments_folder(cluster: Cluster) -> Path:
@@ -197,7 +196,9 @@ def facts_of(python: str) -> Facts:
         why = reason(error) if isinstance(error, OSError) else "no answer"
         raise ConfigError(f"environment: cannot start {path}: {why}", hint) from error
     if tuple(map(int, facts.markers["python_version"].split("."))) < OLDEST:
-        raise ConfigError(f"environment: {path} is Python {facts.python}", "set `python` in the cluster file to 3.11 or later")
+        raise ConfigError(
+            f"environment: {path} is Python {facts.python}", "set `python` in the cluster file to 3.11 or later"
+        )
     return facts
 
 

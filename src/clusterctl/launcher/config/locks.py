@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.client_data import client_data
@@ -20,6 +19,7 @@ from clusterctl.shared.record.files import exists, read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 LARGEST_BYTES = 32 * 2**20  # the lock of a large workspace has a few
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
@@ -188,7 +188,7 @@ _PYLOCK_HINT = "export what you need: uv export --no-emit-project --format pyloc
 
 def _is_root(package: dict[str, Any]) -> bool:
     source = package.get("source", {})
-    return source.get("virtual") == "." or source.get("editable") == "."
+    return "." in (source.get("virtual"), source.get("editable"))
 
 
 def _meant(name: str, need: dict[str, Any], packages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _of_pylock(name: str, lock: dict[str, Any], markers: Mapping[str, str]) -> P
         if other := next((kind for kind in ("vcs", "directory", "archive") if kind in one), None):
             url = str(one["archive"].get("url", "")) if other == "archive" else ""
             if not _WHEEL_URL.fullmatch(url):
-                problems.append(f"{one.get('name')} ({'git' if other == 'vcs' else 'folder' if not url else url})")
+                problems.append(f"{one.get('name')} ({'git' if other == 'vcs' else url or 'folder'})")
                 continue
             pins.append(_pin(name, one, _hashes(one["archive"]))._replace(url=url, has_wheel=True))
             continue
@@ -288,7 +288,9 @@ def _of_requirements(name: str, text: str, markers: Mapping[str, str]) -> Pins:
             problems.append(f"line {number}: {kind}: {wanted.strip()}")
     if problems:
         message = without_credentials(f"environment: {name}: {_few(problems)}")
-        raise ConfigError(message, "pin everything in one file: uv pip compile requirements.in --output-file requirements.txt")
+        raise ConfigError(
+            message, "pin everything in one file: uv pip compile requirements.in --output-file requirements.txt"
+        )
     return replace(_pins(name, pins, "", options), complete=False)
 
 
@@ -308,9 +310,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield begun, whole.strip()
 
 
-def _pins(
-    name: str, pins: Sequence[Pin], index: str, options: Sequence[str], left_out: Sequence[str] = ()
-) -> Pins:
+def _pins(name: str, pins: Sequence[Pin], index: str, options: Sequence[str], left_out: Sequence[str] = ()) -> Pins:
     by_name: dict[str, Pin] = {}
     for one in pins:
         if by_name.setdefault(one.name, one) != one:
@@ -323,7 +323,9 @@ def _pins(
 def _refuse(name: str, problems: Sequence[str]) -> None:
     if problems:
         message = f"environment: not from a package index, in {name}: {_few(problems)}"
-        hint = "put your own modules into the job's folder (`code` copies it), and others into an index or a wheel's URL"
+        hint = (
+            "put your own modules into the job's folder (`code` copies it), and others into an index or a wheel's URL"
+        )
         raise ConfigError(message, hint)
 
 

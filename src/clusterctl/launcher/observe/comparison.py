@@ -102,6 +102,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
         fields = read_fields(status.record.run.run_json)
         git, known = fields.table("git"), fields.table("versions").named_texts()
         commit = git.text("commit")
+        known |= fields.table("environment").table("packages").named_texts()  # installed from its lock file
         own: dict[str, Any] = {"git commit": commit, "git changes": git.flag("dirty")} if commit else {}
         versions.append([((name,), value) for name, value in (known | own).items()])
         digest = fields.table("image").text("digest") or None

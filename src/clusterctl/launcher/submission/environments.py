@@ -1,9 +1,9 @@
 """Builds the Python environments that jobs' lock files ask for: once each, for all runs and submissions.
 
-    ENVIRONMENTS/<key>/                 a venv; the key is that of its packages, Python and platform
-    ENVIRONMENTS/<key>/environment.json what is in it, written last
-    ENVIRONMENTS/.<key>.lease/          while it is built, in a folder inside; renamed when it is complete
-    ENVIRONMENTS/.users/<key>           links to the folders of runs that may refer to environments
+ENVIRONMENTS/<key>/                 a venv; the key is that of its packages, Python and platform
+ENVIRONMENTS/<key>/environment.json what is in it, written last
+ENVIRONMENTS/.<key>.lease/          while it is built, in a folder inside; renamed when it is complete
+ENVIRONMENTS/.users/<key>           links to the folders of runs that may refer to environments
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import RECORD
 from clusterctl.launcher.config.locks import without_credentials
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.containers.engine import follow
 from clusterctl.shared.errors import ConfigError, reason
-from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists, write_json, write_text
 from clusterctl.shared.record.interpreter import environment as environment_of_python
 from clusterctl.shared.record.interpreter import isolated, with_packages
 from clusterctl.shared.record.once import prepared_once
 from clusterctl.shared.record.ownership import make_private, require_own
 from clusterctl.shared.record.plain_text import plain
+from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.launcher.config.environment import Environment
     from clusterctl.launcher.config.locks import Pins
@@ -42,8 +41,17 @@ USERS = ".users"
 _REQUIREMENTS = "requirements.txt"
 _MOST_WORDS = 800  # characters of an installer's explanation
 # These would install elsewhere, or refuse to install in an environment that is not active.
-_MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_DRY_RUN")
+_MISLEADING: tuple[str, ...] = (
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+    "PIP_REQUIRE_VIRTUALENV",
+    "PIP_PYTHON",
+    "PIP_DRY_RUN",
+)
 _MISLEADING += ("UV_TARGET", "UV_PREFIX", "UV_SYSTEM_PYTHON", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME")
+_MINOR = re.compile(r"WARNING:|\[notice\]|Using Python|Checked \d|Found \d|Looking in |Collecting |Downloading ")
 _UV_FILES = ("/etc/uv/uv.toml", "~/.config/uv/uv.toml")
 
 
@@ -71,12 +79,6 @@ def build(environment: Environment, runs: Path, progress: ProgressListener = SIL
         raise ConfigError(message, "is the disk full? see: df -h") from error
 
 
-def record_of(environment: Environment) -> dict[str, Any]:
-    """What run.json keeps of a run's environment. An index's credentials are never part of it."""
-    found = read_fields(environment.folder / RECORD).content
-    return {"folder": str(environment.folder), **{name: found.get(name) for name in ("lock", "python", "packages")}}
-
-
 def _note_user(root: Path, runs: Path) -> None:
     """Note that runs in `runs` may refer to environments in `root`: `clean` looks there before it removes one."""
     link = make_private(root / USERS) / hashlib.sha256(os.fsencode(runs)).hexdigest()[:20]
@@ -91,8 +93,8 @@ def _build(environment: Environment, building: Path, progress: ProgressListener)
     if not wanted or not facts:  # of an earlier run
         raise ConfigError(f"environment: {environment.folder} was removed", "give its lock file again")
     begun = time.time()
-    count = len(wanted.packages)
-    progress.stage(f"building the environment of {wanted.file}: {count} packages, Python {facts.python}")
+    count = plural(len(wanted.packages), "package")
+    progress.stage(f"building the environment of {wanted.file}: {count}, Python {facts.python}")
     _run("venv", isolated(facts.base, "-m", "venv", "--without-pip", str(building)), progress, environment_of_python())
     python = str(building / "bin" / "python")
     requirements = building / _REQUIREMENTS
@@ -103,7 +105,7 @@ def _build(environment: Environment, building: Path, progress: ProgressListener)
     jobs = str(min(4, os.cpu_count() or 1))
     words = ["-q", "-j", jobs, "-s", str(building), "-p", str(environment.folder), str(building / "lib")]
     follow(isolated(python, "-m", "compileall", *words), _silent, environment_of_python())
-    for path in (building / "bin").iterdir():
+    for path in (building / "pyvenv.cfg", *(building / "bin").iterdir()):
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
             moved = content.replace(os.fsencode(building), os.fsencode(environment.folder))
@@ -136,7 +138,9 @@ def _install(environment: Environment, python: str, requirements: Path, progress
         install += ["--index-strategy", "unsafe-best-match"]  # as pip does; hashes decide
         check = [*pip, "check", "--python", python]
     else:
-        pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", python)
+        pip = with_packages(
+            sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", python
+        )
         install = [*pip, "install", "--quiet", "--no-compile", "--no-warn-script-location"]
         check = [*pip, "check"]
     if wanted.index and not _has_own_index(name, variables):
@@ -154,7 +158,9 @@ def _has_own_index(name: str, variables: Mapping[str, str]) -> bool:
         if variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL"):
             return True
         files = [Path(os.path.expanduser(one)) for one in _UV_FILES]  # noqa: PTH111 - total
-        return any(re.search(r"(?m)^\s*(index-url\b|default\s*=\s*true)", one.read_text()) for one in files if one.is_file())
+        return any(
+            re.search(r"(?m)^\s*(index-url\b|default\s*=\s*true)", one.read_text()) for one in files if one.is_file()
+        )
     if variables.get("PIP_INDEX_URL"):
         return True
     pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")
@@ -170,6 +176,7 @@ def _run(
     wanted: Pins | None = None,
 ) -> None:
     """Run one step. Raises ConfigError with the program's own words."""
+
     def output(line: str) -> None:
         progress.output(without_credentials(plain(line)))
 
@@ -178,7 +185,10 @@ def _run(
         return
     said = _words(last) or f"exit code {code}"
     what = f"environment: {name} refuses {wanted.file}: {said}" if wanted else f"environment: {name}: {said}"
-    hint = "is it resolvable, and its index reachable? lock it again: uv lock"
+    again = (
+        "uv lock" if not wanted or wanted.complete else f"uv pip compile requirements.in --output-file {wanted.file}"
+    )
+    hint = f"is it complete, and its index reachable? to lock it again: {again}"
     if "No module named pip" in said:
         what, hint = "environment: there is neither uv nor pip to build it with", "python -m ensurepip, or install uv"
     elif "No space left" in said or "Disk quota" in said:
@@ -189,10 +199,8 @@ def _run(
 def _words(lines: Sequence[str]) -> str:
     """What an installer printed as its reason, on one line."""
     cleaned = [re.sub(r"^[\s×╰│├─▶]+", "", plain(line)).strip() for line in lines]
-    marked = [line for line in cleaned if re.match(r"(?i)error\b", line)]
-    kept = marked if marked and all(re.match(r"ERROR:", line) for line in marked) else cleaned
-    text = " ".join(re.sub(r"^(?i:error):\s*", "", line) for line in kept if line)
-    text = without_credentials(text)
+    kept = [line for line in cleaned if line and not _MINOR.match(line)]
+    text = without_credentials(" ".join(re.sub(r"^(?i:error):\s*", "", line) for line in kept))
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
 
 

@@ -128,6 +128,7 @@ class Plan:
     warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
     node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (shared/node/node_check.py)
+    node_setup: tuple[str, ...] = ()  # shell lines to run once on each node before the tasks
     script: ScriptPlan | None = None  # a batch script of the user's own, instead of the rendered one
     environment: Environment | None = None  # of the tasks, built from a lock file
 
@@ -165,7 +166,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     environment = resolved.environment
     if environment:
         check_path(environment.python)
-    python = environment.python if environment else cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    python = (
+        environment.python if environment else cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    )
     python_of_host = interpreter if view else python  # an image may not have been imported yet
     task: tuple[str, ...] = (python, "-u", str(library / ON_NODES), str(run.path))
     if brings_code(job):  # only the Python of the image knows where the package is
@@ -216,6 +219,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         secrets=secrets,
         staging=staging,
         node_check=_node_check(resolved, library, python_of_host),
+        node_setup=job.node_setup,
         environment=environment,
     )
 

@@ -76,6 +76,7 @@ class Attempt:
     hang_report_json = Inside("hang-report.json")  # the same for an alarm that did not end the attempt
     collectives = Inside("collectives")  # dumps of NCCL's flight recorder, one file per rank
     check = Inside("check")  # each node's report of its check before the ranks start (`node.node_check`)
+    node_setup = Inside("node_setup")  # each node's result of the lines of `node_setup`, and what they printed
     guards = Inside("guards")  # each node's sign of life, and the nodes that miss theirs (`node.guard`)
     check_json = Inside("check.json")  # the nodes that failed
     script_out = Inside("script.out")  # of a batch script: a link to where it writes; host.log is one to its stderr

@@ -76,7 +76,7 @@ class Cluster:
     runs: Line | None = None
     """Folder for the runs, on a file system shared by login and compute nodes."""
     environments: Line | None = None
-    """Folder for environments that jobs' lock files ask for, on a shared file system; by default in the folder of runs."""
+    """Folder for environments built from jobs' lock files, on a shared file system; by default the folder of runs."""
     images: Line | None = None
     """Folder for container images."""
     container_runtime: Annotated[str, OneOf(("pyxis", "builtin", "apptainer"))] | None = None

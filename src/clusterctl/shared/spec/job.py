@@ -264,6 +264,8 @@ class Job:
     """Whether packages of `environment` that have no wheel may be built, which runs their code on the login node."""
     setup: tuple[Line, ...] = ()
     """Shell lines to run after the cluster's `setup`, such as "source /home/me/env/bin/activate"."""
+    node_setup: tuple[Line, ...] = ()
+    """Shell lines to run once on each node at each start, before the ranks, such as a copy of the data to its disk."""
     data: Data = field(default_factory=Data)
     """Where the data set is."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

@@ -56,7 +56,8 @@ def verify(
         job, resolved = submitted.job, submitted
         if (code.is_kept or code.is_sent) and job.code:  # this machine has no other copy of the project
             resolved = replace(submitted, job=replace(job, code=str(code.copied_project)))
-        place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources, plan.python))
+        shell = (job.setup, job.node_setup, plan.python)
+        place = repr((job.workload, job.code, shell, job.container, job.data, job.resources))
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
             continue
