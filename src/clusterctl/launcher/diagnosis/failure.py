@@ -213,11 +213,10 @@ def _before_the_ranks(case: Case) -> Finding | None:
         return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
     if attempt.node_setup:
         ended, *others = node_setup_flaws(attempt, case.trace.status.record)
-        first, *nodes = attempt.node_setup
-        facts = [first.last] if first.last else []
-        facts += [f"also failed, on {flaw.node}: {line}" for flaw, line in zip(nodes, others, strict=True)]
+        printed = attempt.node_setup[0].last
+        facts = [*([printed] if printed else []), *(f"also failed: {line}" for line in others)]
         hint = "correct `node_setup` in the job file, and submit it again"
-        return Finding(Cause.LAUNCH, ended, CERTAIN, node=first.node, facts=tuple(facts), hint=hint)
+        return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
     if attempt.no_work:
         words = "cannot create the run's working directory"
         if attempt.disk_full:

@@ -151,7 +151,7 @@ def note(status: Status) -> str:
     flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.state is not State.FINISHED else ()
     if status.state is State.FAILED and status.attempt:
         if on_nodes := node_setup_flaws(status.attempt, status.record):
-            return plain(f"{status.attempt.node_setup[0].node}: {on_nodes[0]}")
+            return plain(on_nodes[0])
         return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
     if flaws and status.attempt and not status.state.ended:
         return plain(flaws[0])

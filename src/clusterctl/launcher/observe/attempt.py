@@ -217,13 +217,13 @@ def _failed_on_nodes(attempt: Attempt) -> Iterator[NodeSetupFlaw]:
 
 
 def node_setup_flaws(host: HostRecord, record: RunRecord) -> list[str]:
-    """The lines of `node_setup` that failed, in words, one for each node in `host.node_setup`."""
+    """The lines of `node_setup` that failed, in words, each with its node."""
     found = []
     for flaw in host.node_setup:
         text = record.job.node_setup[flaw.line - 1] if flaw.line <= len(record.job.node_setup) else ""
         line = textwrap.shorten(text, _LONGEST_SETUP_LINE, placeholder=" ...")
         how = "command not found" if flaw.code == EXIT_NO_COMMAND else f"exit code {flaw.code}"
-        found.append(f"node_setup line {flaw.line}: {line} ({how})")
+        found.append(f"node_setup line {flaw.line} on {flaw.node}: {line} ({how})")
     return found
 
 
