@@ -78,6 +78,16 @@ class Pins:
         """A requirements file. It may contain the credentials of an index."""
         return "\n".join([*self.options, *(one.line for one in self.packages), ""])
 
+    def offline(self, wheels: Path) -> str:
+        """The same for a folder that has all the wheels: nothing else is looked at."""
+
+        def local(one: Pin) -> Pin:
+            return (
+                one._replace(url=(wheels / one.url.partition("#")[0].rpartition("/")[2]).as_uri()) if one.url else one
+            )
+
+        return "\n".join([*(local(one).line for one in self.packages), ""])
+
 
 def without_credentials(text: str) -> str:
     """`text` with user names and passwords removed from its URLs."""
@@ -93,7 +103,10 @@ def lock_text(path: Path) -> str:
             raise ConfigError(f"environment: {path.name} is {what}; {wanted}", hint)
     if client := client_data():
         if (sent := client.text(path)) is None:
-            raise ConfigError(f"environment: not sent with the job: {path}", "set it in the job file, not in a sweep")
+            raise ConfigError(
+                f"environment: not sent with the job: {path}",
+                "submit the job again from that machine, with the file in the job file",
+            )
         return sent
     try:
         content = read_beginning(path, LARGEST_BYTES + 1)
