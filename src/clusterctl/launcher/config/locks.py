@@ -81,12 +81,10 @@ class Pins:
     def offline(self, wheels: Path) -> str:
         """The same for a folder that has all the wheels: nothing else is looked at."""
 
-        def local(one: Pin) -> Pin:
-            return (
-                one._replace(url=(wheels / one.url.partition("#")[0].rpartition("/")[2]).as_uri()) if one.url else one
-            )
+        def local(url: str) -> str:
+            return (wheels / url.partition("#")[0].rpartition("/")[2]).as_uri() if url else ""
 
-        return "\n".join([*(local(one).line for one in self.packages), ""])
+        return "\n".join([*(one._replace(url=local(one.url)).line for one in self.packages), ""])
 
 
 def without_credentials(text: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,18 @@ from clusterctl.launcher.config.locks import without_credentials
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.containers.engine import follow
 from clusterctl.launcher.submission.fetched_wheels import receive
-from clusterctl.launcher.submission.installers import has_own_index, installer_variables, run_installer, silent
+from clusterctl.launcher.submission.installers import (
+    has_own_pip_index,
+    has_own_uv_index,
+    installer_variables,
+    pip_of,
+    run_installer,
+    silent,
+)
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import exists, write_json, write_text
 from clusterctl.shared.record.interpreter import environment as environment_of_python
-from clusterctl.shared.record.interpreter import isolated, with_packages
+from clusterctl.shared.record.interpreter import isolated
 from clusterctl.shared.record.once import prepared_once
 from clusterctl.shared.record.ownership import make_private, require_own
 from clusterctl.shared.spec.values import plural
@@ -139,6 +145,7 @@ def _install(
     assert wanted
     variables = {**installer_variables(), **more}
     uv = shutil.which("uv")
+    uv = uv if uv and uv.startswith("/") else None  # never one in the current folder
     name = "uv" if uv else "pip"
     if uv:
         variables |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
@@ -147,14 +154,12 @@ def _install(
         install += ["--index-strategy", "unsafe-best-match"]  # as pip does; hashes decide
         check = [*pip, "check", "--python", python]
     else:
-        pip = with_packages(
-            sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", python
-        )
+        pip = [*pip_of(environment.facts), "--no-input", "--python", python]
         install = [*pip, "install", "--quiet", "--no-compile", "--no-warn-script-location"]
         check = [*pip, "check"]
     if wheels:
         install += ["--no-index", "--find-links", str(wheels)]
-    elif wanted.index and not has_own_index(name, variables):
+    elif wanted.index and not (has_own_uv_index(variables) if uv else has_own_pip_index(pip, variables)):
         variables["UV_DEFAULT_INDEX" if uv else "PIP_INDEX_URL"] = wanted.index
     install += ["--no-deps", *([] if environment.builds else ["--only-binary", ":all:"])]
     run_installer(name, [*install, "-r", str(requirements)], progress, variables, wanted)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config.locks import lock_text, read_pins, require_wheels
 from clusterctl.launcher.containers.wheels import platforms
-from clusterctl.launcher.submission.installers import has_own_index, installer_variables, run_installer
+from clusterctl.launcher.submission.installers import has_own_pip_index, installer_variables, pip_of, run_installer
 from clusterctl.launcher.submission.sent_code import Unpacked
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import open_regular, write_text
-from clusterctl.shared.record.interpreter import with_packages
 from clusterctl.shared.record.ownership import make_new
 
 if TYPE_CHECKING:
@@ -73,15 +71,16 @@ def fetched(lock: Path, question: dict[str, Any], progress: ProgressListener) ->
         folder, requirements = Path(place, "wheels"), Path(place, "requirements.txt")
         folder.mkdir()
         write_text(requirements, wanted.requirements)
-        variables = installer_variables()
-        if wanted.index and not has_own_index("pip", variables):
+        variables, pip = installer_variables(), pip_of()
+        if wanted.index and not has_own_pip_index(pip, variables):
             variables["PIP_INDEX_URL"] = wanted.index
         progress.stage(f"fetching the wheels of {wanted.file} for Python {python}, glibc 2.{libc[1]} on {machine}")
         words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp", "--no-input"]
         version = ".".join(python.split(".")[:2])
         words += [f"--python-version={version}", *(f"--platform={one}" for one in platforms(machine, int(libc[1])))]
-        pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", *words)
-        run_installer("pip", [*pip, "--dest", str(folder), "-r", str(requirements)], progress, variables, wanted)
+        run_installer(
+            "pip", [*pip, *words, "--dest", str(folder), "-r", str(requirements)], progress, variables, wanted
+        )
         for path in sorted(folder.iterdir()):
             with open_regular(path) as file:
                 yield packer.compress(_HEAD.pack(len(path.name.encode()), path.stat().st_size) + path.name.encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.config.locks import without_credentials
 from clusterctl.launcher.containers.engine import follow
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.files import exists, read_whole
 from clusterctl.shared.record.interpreter import environment as environment_of_python
 from clusterctl.shared.record.interpreter import with_packages
 from clusterctl.shared.record.plain_text import plain
@@ -18,6 +20,7 @@ from clusterctl.shared.record.plain_text import plain
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.launcher.config.environment import Facts
     from clusterctl.launcher.config.locks import Pins
     from clusterctl.launcher.config.progress import ProgressListener
 
@@ -42,20 +45,30 @@ def installer_variables() -> dict[str, str]:
     return {name: value for name, value in environment_of_python().items() if name not in _MISLEADING}
 
 
-def has_own_index(name: str, variables: Mapping[str, str]) -> bool:
-    """Whether the user or the site has named a package index, such as a mirror, to the installer."""
-    if name == "uv":
-        if variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL"):
-            return True
-        files = [Path(os.path.expanduser(one)) for one in _UV_FILES]  # noqa: PTH111 - total
-        return any(
-            re.search(r"(?m)^\s*(index-url\b|default\s*=\s*true)", one.read_text()) for one in files if one.is_file()
-        )
-    if variables.get("PIP_INDEX_URL"):
+def pip_of(facts: Facts | None = None) -> list[str]:
+    """How to start pip: that of this interpreter or, without one, of that which an environment extends."""
+    pythons = [sys.executable, *([facts.base] if facts else [])]
+    for python in pythons:
+        pip = with_packages(python, "-m", "pip", "--disable-pip-version-check")
+        if follow([*pip, "--version"], silent, installer_variables())[0] == 0:
+            return pip
+    message = f"environment: there is neither uv nor pip to build it with, in {' or '.join(pythons)}"
+    raise ConfigError(message, f"{shlex.quote(sys.executable)} -m ensurepip, or install uv")
+
+
+def has_own_pip_index(pip: Sequence[str], variables: Mapping[str, str]) -> bool:
+    """Whether the user or the site has named a package index, such as a mirror, to pip."""
+    _, output = follow([*pip, "config", "list"], silent, variables)
+    return any(re.match(r"(?:\w+|:env:)\.index-url=", line) for line in output)
+
+
+def has_own_uv_index(variables: Mapping[str, str]) -> bool:
+    """The same for uv."""
+    if variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL"):
         return True
-    pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")
-    _, output = follow(pip, silent, variables)
-    return any(re.match(r"\w+\.index-url=", line) for line in output)
+    files = (Path(os.path.expanduser(one)) for one in _UV_FILES)  # noqa: PTH111 - total
+    named = re.compile(rb"(?m)^\s*(?:index-url\b|default\s*=\s*true)")
+    return any(named.search(read_whole(one)) for one in files if exists(one))
 
 
 def run_installer(
@@ -75,13 +88,11 @@ def run_installer(
         return
     said = _words(last) or f"exit code {code}"
     what = f"environment: {name} refuses {wanted.file}: {said}" if wanted else f"environment: {name}: {said}"
-    again = (
-        "uv lock" if not wanted or wanted.complete else f"uv pip compile requirements.in --output-file {wanted.file}"
-    )
+    again = "uv lock"
+    if wanted and not wanted.complete:
+        again = f"uv pip compile requirements.in --output-file {wanted.file}"
     hint = f"is it complete, and its index reachable? to lock it again: {again}"
-    if "No module named pip" in said:
-        what, hint = "environment: there is neither uv nor pip to build it with", "python -m ensurepip, or install uv"
-    elif "No space left" in said or "Disk quota" in said:
+    if "No space left" in said or "Disk quota" in said:
         hint = "see: df -h"
     raise ConfigError(what, hint)
 
