@@ -15,7 +15,10 @@ def make_wheel(
 ) -> Path:
     """Write a wheel with one module that knows its version, and a `script` that prints it if named."""
     info = f"{name}-{version}.dist-info"
-    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", *(f"Requires-Dist: {one}\n" for one in requires)]
+    lines = [
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        *(f"Requires-Dist: {one}\n" for one in requires),
+    ]
     content = {
         f"{name}.py": f"__version__ = {version!r}\ndef main():\n    print(__version__)\n",
         f"{info}/METADATA": "".join(lines),
