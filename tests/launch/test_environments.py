@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -63,9 +64,9 @@ def environment(lock: Path, folder: Path) -> Environment:
     return Environment(folder, lock, read_pins(lock.name, lock.read_text(), facts.markers), facts)
 
 
-def begin(lock: Path, folder: Path) -> subprocess.Popen[str]:
+def begin(lock: Path, folder: Path, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", BUILDER, str(lock), str(folder)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(words, stdout=stdout, text=True, start_new_session=True)
 
 
 def works(folder: Path) -> bool:
@@ -95,25 +96,19 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("before", "after", "named"),
     [
-        (("beta==2.0", "beta==9.0"), "beta==9.0"),  # there is no such version
-        (("sha256:", "sha256:" + "0" * 60 + "x\n    --hash=sha256:"), ""),
-        (("beta==2.0 ", "# beta==2.0"), "beta"),  # which alpha needs
+        (r"beta==2\.0", "beta==9.0", "beta==9.0"),  # there is no such version
+        (r"sha256:\w+", f"sha256:{'0' * 64}", "alpha"),  # other files
+        (r"beta==2\.0.*", "", "beta"),  # which alpha needs
     ],
     ids=["version", "hash", "incomplete"],
 )
 @pytest.mark.long
 def test_a_refusal_has_the_installers_words_and_leaves_nothing(
-    lock: Path, root: Path, change: tuple[str, str], named: str
+    lock: Path, root: Path, before: str, after: str, named: str
 ) -> None:
-    text = lock.read_text()
-    if named:
-        text = text.replace(*change)
-    else:
-        text = text.replace(text.split("sha256:")[1][:64], "0" * 64)
-    if "# beta" in text:
-        text = text[: text.index("# beta")]
+    text = re.sub(before, after, lock.read_text(), flags=re.DOTALL)
     lock.write_text(text)
     with pytest.raises(ConfigError) as caught:
         build(environment(lock, root / f"{1:020x}"), root.parent)
@@ -125,7 +120,7 @@ def test_a_refusal_has_the_installers_words_and_leaves_nothing(
 @pytest.mark.long
 def test_of_fifty_that_ask_at_once_one_builds(lock: Path, root: Path) -> None:
     folder = root / f"{1:020x}"
-    asking = [begin(lock, folder) for _ in range(50)]
+    asking = [begin(lock, folder, subprocess.PIPE) for _ in range(50)]
     shown = "".join(one.communicate(timeout=600)[0] for one in asking)
     assert [one.returncode for one in asking] == [0] * 50
     assert shown.count("building") == 1
@@ -140,10 +135,10 @@ def test_a_builder_killed_at_any_point_leaves_nothing_that_is_used(lock: Path, r
     begin(lock, root / f"{99:020x}").wait(600)
     seconds = time.monotonic() - begun
     unfinished = []
-    for number in range(12):
+    for number in range(8):
         folder = root / f"{number:020x}"
         builder = begin(lock, folder)
-        time.sleep(seconds * (number + 1) / 13)
+        time.sleep(seconds * (number + 1) / 9)
         with suppress(ProcessLookupError):
             (os.killpg if whole_group else os.kill)(builder.pid, signal.SIGKILL)
         builder.wait()

@@ -15,5 +15,7 @@ trap 'cctl_end "$?"' EXIT
 trap 'trap - EXIT; exit 143' TERM # another node has failed, or the job is being ended
 for cctl_text; do
   cctl_line=$((cctl_line + 1))
-  eval "$cctl_text" || cctl_end "$?"
+  eval "$cctl_text" # with `||` after it, `set -e` would mean nothing in the line
+  cctl_code=$?
+  [ "$cctl_code" -eq 0 ] || cctl_end "$cctl_code"
 done
