@@ -38,7 +38,7 @@ def result(folder: Path, *lines: str) -> tuple[int, dict[str, Any], str]:
         (["cd /", "(exit 9); true", "exit 5", "echo never"], 3, 5),
         (["true", "exit 0", "false"], 0, 0),
         (["set -e", "false; echo never"], 2, 1),
-        (["set -u", "echo $nothing_here", "echo never"], 2, 1),
+        (["set -u", "echo ${nothing_here:?} || true", "echo never"], 2, 127),
         (["trap 'echo mine' ERR", "f() { return 4; }; f", "echo never"], 2, 4),
         (["kill -KILL $BASHPID"], None, -9),
     ],
