@@ -425,16 +425,16 @@ def _one(tokens: list[str], markers: Mapping[str, str], groups: Sequence[str]) -
             raise ValueError(first)
         return value
     operator = tokens.pop(0)
-    if operator == "not":
-        operator = f"not {tokens.pop(0)}"
+    if negated := operator == "not":
+        operator = tokens.pop(0)
     second = tokens.pop(0)
-    if operator in ("in", "not in") and second in _LISTS:
-        found = _text(first, markers) in (groups if second == "dependency_groups" else ())
-        return found is (operator == "in")
-    left, right = _text(first, markers), _text(second, markers)
-    if operator in ("in", "not in"):
-        return (left in right) is (operator == "in")
-    return _compared(left, operator, right)
+    left = _text(first, markers)
+    if operator == "in":
+        chosen = groups if second == "dependency_groups" else ()
+        return (left in (chosen if second in _LISTS else _text(second, markers))) is not negated
+    if negated:
+        raise ValueError(operator)
+    return _compared(left, operator, _text(second, markers))
 
 
 def _text(token: str, markers: Mapping[str, str]) -> str:

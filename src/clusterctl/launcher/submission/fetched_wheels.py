@@ -69,7 +69,7 @@ def fetched(lock: Path, question: dict[str, Any], progress: ProgressListener) ->
     packer = zlib.compressobj(0)
     with tempfile.TemporaryDirectory(prefix="clusterctl-wheels-") as place:
         folder, requirements = Path(place, "wheels"), Path(place, "requirements.txt")
-        folder.mkdir()
+        make_new(folder)
         write_text(requirements, wanted.requirements)
         variables, pip = installer_variables(), pip_of()
         if wanted.index and not has_own_pip_index(pip, variables):

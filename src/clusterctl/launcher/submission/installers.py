@@ -37,6 +37,7 @@ _MISLEADING: tuple[str, ...] = (
 )
 _MISLEADING += ("UV_TARGET", "UV_PREFIX", "UV_SYSTEM_PYTHON", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME")
 _MINOR = re.compile(r"WARNING:|\[notice\]|Using Python|Checked \d|Found \d|Looking in |Collecting |Downloading ")
+_PIP = ("-m", "pip", "--disable-pip-version-check")
 _UV_FILES = ("/etc/uv/uv.toml", "~/.config/uv/uv.toml")
 
 
@@ -47,12 +48,11 @@ def installer_variables() -> dict[str, str]:
 
 def pip_of(facts: Facts | None = None) -> list[str]:
     """How to start pip: that of this interpreter or, without one, of that which an environment extends."""
-    pythons = [sys.executable, *([facts.base] if facts else [])]
-    for python in pythons:
-        pip = with_packages(python, "-m", "pip", "--disable-pip-version-check")
+    pips = [with_packages(sys.executable, *_PIP), *([with_packages(facts.base, *_PIP)] if facts else [])]
+    for pip in pips:
         if follow([*pip, "--version"], silent, installer_variables())[0] == 0:
             return pip
-    message = f"environment: there is neither uv nor pip to build it with, in {' or '.join(pythons)}"
+    message = f"environment: there is neither uv nor pip to build it with: {' or '.join(pip[0] for pip in pips)}"
     raise ConfigError(message, f"{shlex.quote(sys.executable)} -m ensurepip, or install uv")
 
 
@@ -92,7 +92,7 @@ def run_installer(
     if wanted and not wanted.complete:
         again = f"uv pip compile requirements.in --output-file {wanted.file}"
     hint = f"is it complete, and its index reachable? to lock it again: {again}"
-    if "No space left" in said or "Disk quota" in said:
+    if re.search(r"(?i)no space left|disk quota", said):
         hint = "see: df -h"
     raise ConfigError(what, hint)
 
