@@ -16,6 +16,8 @@ READERS = {
     "launcher/submission/sbatch.py": KERNEL,
     "launcher/config/script_resolution.py": KERNEL,
     "launcher/submission/user_script.py": SHIPPED,
+    "launcher/submission/environments.py": "a new environment in a folder of ours",
+    "launcher/submission/fetched_wheels.py": "new files in a folder that it has made",
     "shared/node/script_start.py": f"{KERNEL}; its own run's files by O_NONBLOCK, and up to a limit",
     "shared/node/script_srun.py": f"{KERNEL}; a file of its own run",
     "shared/node/script_task.py": f"{KERNEL}; {WRITES}",

@@ -1,77 +1,61 @@
-"""Every command of a program comes from the same environment, however it was chosen."""
+"""Lock files: the environment that a run's programs come from, built once, on this machine or through a host."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from support.environments import WORDS, asking, make_conda, make_environment
-from support.images import ThinImage
+from support.far import FarStage
 from support.scenario import Stage
+from support.wheels import make_index, make_wheel, requirements, uv_lock
 
-JOB = 'workload = "command"\nargv = {argv}\nsetup = {setup}\n[resources]\ntime = "10m"\n'
-
-
-@pytest.fixture
-def environments(tmp_path: Path) -> Path:
-    """other, module, and conda/envs/third."""
-    folder = tmp_path / "environments"
-    for name in ("other", "module"):
-        make_environment(folder / name)
-    make_environment(make_conda(folder / "conda") / "envs" / "third")
-    return folder
+SHOW = ["bash", "-c", "python -c 'import sys, alpha; print(alpha.__version__, sys.prefix)'; alpha-version"]
 
 
-def environments_in(stage: Stage, setup: list[str], argv: list[str], *words: str) -> set[str]:
-    """The environment of each command in WORDS, as reported by a run of `argv`."""
-    (stage.folder / "ask.py").write_text(asking())
-    run = stage.submit(stage.write_job("ask", JOB.format(argv=json.dumps(argv), setup=json.dumps(setup))), *words)
-    stage.wait_for_stage(run, "finished", "failed", seconds=240)
-    lines = stage.log(run, 0).splitlines()
-    assert len(lines) == 1 + 2 * len(WORDS), stage.log(run, 0, "err")
-    return set(lines)
+def environments(stage: Stage) -> list[Path]:
+    found = (stage.runs / ".environments").iterdir()
+    return [path for path in found if not path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("setup", "expected"),
-    [
-        (["source @/other/bin/activate"], "other"),
-        pytest.param(["source @/conda/bin/activate third"], "conda/envs/third", marks=pytest.mark.long),
-        pytest.param(['module() { PATH="@/$2/bin:$PATH"; }', "module load module"], "module", marks=pytest.mark.long),
-    ],
-)
-@pytest.mark.parametrize(
-    "argv", [pytest.param(["python", "ask.py"], marks=pytest.mark.long), ["bash", "-c", "exec python3 ask.py"]]
-)
-def test_every_command_comes_from_the_environment_activated_in_setup(
-    stage: Stage, environments: Path, setup: list[str], expected: str, argv: list[str]
-) -> None:
-    lines = [line.replace("@", str(environments)) for line in setup]
-    assert environments_in(stage, lines, argv) == {str(environments / expected)}
+def wheels_in(folder: Path, *versions: str) -> list[Path]:
+    return [make_wheel(folder, "alpha", version, script="alpha-version") for version in versions]
 
 
-def test_an_environment_active_in_the_shell_only_causes_a_warning(stage: Stage, environments: Path) -> None:
-    other = environments / "other"
-    path = f"{other}/bin:{stage.environment['PATH']}"
-    stage.environment |= {"VIRTUAL_ENV": str(other), "PATH": path}
-    job = stage.write_job("prefix", JOB.format(argv='["python3", "-c", "import sys; print(sys.prefix)"]', setup="[]"))
-    done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
-    assert done.returncode == 0, done.stderr
-    assert "not from the environment active in your shell" in done.stderr
-    assert f"source {other}/bin/activate" in done.stderr
-    assert stage.call("logs", "prefix", "--cluster", stage.cluster).stdout == f"{sys.prefix}\n"
+def test_programs_of_a_run_come_from_its_lock_file(stage: Stage) -> None:
+    first, second = wheels_in(stage.folder, "1.0", "2.0")
+    index = make_index(stage.folder / "simple", [first, second])
+    (stage.folder / "uv.lock").write_text(uv_lock(index, [first]))
+    stage.write_job("job", f'workload = "command"\nargv = {json.dumps(SHOW)}\nenvironment = "uv.lock"\n')
+    shown = stage.call("submit", "./job.toml", "--cluster", stage.cluster, "--dry-run")
+    assert "1 package of uv.lock" in shown.stderr
+    assert "to be built in" in shown.stderr
+    run = stage.submit("./job.toml", "--wait")
+    (folder,) = environments(stage)
+    assert stage.log(run, 0) == f"1.0 {folder}\n1.0\n"
+    assert json.loads(run.run_json.read_text())["environment"]["packages"] == {"alpha": "1.0"}
+    # The same packages are not installed again; a rerun needs no lock file, and others differ in `diff`.
+    (stage.folder / "requirements.txt").write_text(requirements(index, [first]))
+    built = (folder / "environment.json").stat().st_mtime_ns
+    again = stage.submit("./job.toml", "--wait", "--set", "environment=requirements.txt")
+    (stage.folder / "uv.lock").unlink()
+    assert stage.call("rerun", run.id).returncode == 0
+    assert environments(stage) == [folder]
+    assert (folder / "environment.json").stat().st_mtime_ns == built
+    assert stage.log(again, 0) == f"1.0 {folder}\n1.0\n"
 
 
-def test_in_an_image_commands_come_from_the_images_environment(
-    stage: Stage, thin_image: ThinImage, environments: Path
-) -> None:
-    program = 'import os, shutil, sys; print(os.path.dirname(sys.executable), shutil.which("python3"))'
-    setup = json.dumps([f"source {environments}/other/bin/activate"])
-    argv = json.dumps(["python", "-c", program])
-    run = stage.submit(stage.write_job("inside", JOB.format(argv=argv, setup=setup) + thin_image.table))
-    stage.wait_for_stage(run, "finished", "failed", seconds=240)
-    folder, python3 = stage.log(run, 0).split()
-    assert python3 == f"{folder}/python3"
-    assert str(environments) not in folder
+@pytest.mark.long
+def test_a_login_node_without_internet_gets_the_wheels_from_here(far_stage: FarStage) -> None:
+    (wheel,) = wheels_in(far_stage.folder, "1.0")
+    make_index(far_stage.folder / "simple", [wheel])
+    far_stage.far.environment  # noqa: B018 - the client's own
+    nowhere = "http://127.0.0.1:9/simple"
+    (far_stage.folder / "uv.lock").write_text(uv_lock(nowhere, [wheel]))
+    far_stage.environment["PIP_INDEX_URL"] = (far_stage.folder / "simple").as_uri()
+    far_stage.write_job("job", f'workload = "command"\nargv = {json.dumps(SHOW)}\nenvironment = "uv.lock"\n')
+    far_stage.do("submit", "./job.toml", "--wait")
+    (run,) = [path for path in far_stage.runs.iterdir() if path.name.startswith("job-")]
+    (folder,) = environments(far_stage)
+    assert (run / "attempts/0/logs/rank_00000.out").read_text() == f"1.0 {folder}\n1.0\n"
+    assert not (folder / "wheels").exists()

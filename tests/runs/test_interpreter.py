@@ -151,6 +151,7 @@ ALLOWED = {
     "launcher/api/init.py": "the user's first program",
     "launcher/cli/submit.py": "an option of sbatch",
     "launcher/submission/git.py": "options of git",
+    "launcher/submission/installers.py": "options for `with_packages`",
     "launcher/submission/plan.py": "a program started by its path, with -E",
     "launcher/remote/install.py": "imports nothing of clusterctl, and uses -I",
     "shared/node/launch_command.py": "options of the users' launchers",

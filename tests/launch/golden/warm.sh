@@ -32,6 +32,7 @@ cctl_restarts=0 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
 cctl_most_fruitless= # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
+cctl_environment=
 cctl_dropped=(
   PYTHONPATH
 )
@@ -77,6 +78,7 @@ cctl_task=(
 cctl_standby=()
 cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
+cctl_node_setup=()
 cctl_staging=()
 cctl_opening=()
 cctl_closing=()
@@ -508,13 +510,14 @@ done
 [ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
 [ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit 0
 # A run may be queued for days, and someone may delete its files meanwhile.
-for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
+for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json" ${cctl_environment:+"$cctl_environment/bin/python"}; do
   cctl_await [ -e "$cctl_gone" ] ||
     { echo "clusterctl[launch]: removed since submission: $cctl_gone; submit the job again" >&2; exit 66; }
 done
-{ cctl_only_ours "$cctl_run" "$cctl_run/" "$cctl_run/code" "$cctl_run/code/" && [ -O "$cctl_run/code/lib" ] &&
+{ cctl_only_ours "$cctl_run" "$cctl_run/" "$cctl_run/code" "$cctl_run/code/" \
+  ${cctl_environment:+"$cctl_environment" "$cctl_environment/bin/"} && [ -O "$cctl_run/code/lib" ] &&
   { [ -O "$cctl_run/attempts" ] || [ ! -e "$cctl_run/attempts" ]; } && [ ! -L "$cctl_run/attempts" ]; } ||
-  { echo "clusterctl[launch]: not owned by this user, or writable by others: $cctl_run or its code" >&2; exit 77; }
+  { echo "clusterctl[launch]: not owned by this user, or writable by others: $cctl_run, its code or environment" >&2; exit 77; }
 
 # Claim the next attempt. From here on this script's output goes to its host.log.
 umask 077
@@ -541,7 +544,8 @@ cctl_with_retries cctl_log_here
 
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
 printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
-cctl_room=$((${#SLURM_JOB_NODELIST} + 600)) # characters of a record
+cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
+cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
 cctl_places=                                # JSON fields: the other ones that the job holds
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
@@ -560,7 +564,7 @@ cctl_record() { # name, further JSON fields
   local cctl_text
   printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
     "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$cctl_nodes" "$cctl_start" \
-    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_places$2"
+    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_setup_times$cctl_places$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
 }
 cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host.json" "$cctl_attempt/host.json"
@@ -599,6 +603,7 @@ eval "$cctl_traps"
 [ -z "$cctl_python" ] || cctl_task=(env "PATH=$PATH" "${cctl_task[@]}")
 [ "${#cctl_node_check[@]}" -eq 0 ] ||
   cctl_node_check=("${cctl_node_check[0]}" env "PATH=$PATH" "${cctl_node_check[@]:1}")
+[ "${#cctl_node_setup[@]}" -eq 0 ] || cctl_node_setup=(env "PATH=$PATH" "${cctl_node_setup[@]}")
 [ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
@@ -631,6 +636,28 @@ cctl_check_nodes() {
   cctl_with_retries mkdir -p "$cctl_attempt/check" && cctl_on_each_node "${cctl_node_check[@]}"
   cctl_unfit=$(cctl_list_nodes | "${cctl_node_check[@]:1}" --judge)
   [ -z "$cctl_unfit" ] || { cctl_has_spares && cctl_replace_unfit; } || return 69
+}
+# The lines of `node_setup` may take hours: only the job's time limits them (launcher/submission/node_setup.sh).
+cctl_node_setup_failed= # a field of host.json if one of its lines has failed
+cctl_set_up_nodes() {
+  [ "${#cctl_node_setup[@]}" -gt 0 ] || return 0
+  cctl_setup_times=", \"node_setup_start\": $(printf '%(%s)T' -1)"
+  cctl_record host.json "" # for those who watch the run
+  cctl_with_retries mkdir -p "$cctl_attempt/node_setup" &&
+    cctl_on_each_node 0 --kill-on-bad-exit=1 --chdir="$cctl_run/work" "${cctl_node_setup[@]}"
+  local cctl_ended=$?
+  cctl_setup_times+=", \"node_setup_end\": $(printf '%(%s)T' -1)"
+  cctl_record host.json ""
+  [ "$cctl_ended" -ne 0 ] || return 0
+  [ -n "$cctl_signal" ] || ! cctl_await cctl_a_line_failed || cctl_node_setup_failed=', "node_setup_failed": true'
+  return "$cctl_ended"
+}
+cctl_a_line_failed() {
+  local cctl_file cctl_text
+  for cctl_file in "$cctl_attempt/node_setup"/*.json; do
+    { read -r cctl_text <"$cctl_file"; } 2>/dev/null && [[ $cctl_text == *'"line": '[1-9]* ]] && return
+  done
+  return 1
 }
 cctl_list_nodes() {
   if cctl_has_spares; then printf '%s\n' "${cctl_chosen[@]}" "${cctl_idle[@]}"
@@ -673,7 +700,7 @@ cctl_leave_step_out() {
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
-cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
+cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
   cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] &&
   "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
@@ -911,7 +938,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$cctl_loss$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -933,7 +960,7 @@ cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
-if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
+if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
     { cctl_preempted && cctl_taken=yes; }; }; then

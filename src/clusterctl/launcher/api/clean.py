@@ -19,18 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.api.find import age_seconds, query
-from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder
+from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder, cluster_of_jobs
+from clusterctl.launcher.config.environment import environments_folder
 from clusterctl.launcher.containers.unpacked import own_folders
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.run_names import is_run_id, submission
 from clusterctl.launcher.observe.runs import is_private
 from clusterctl.launcher.observe.state import ARRIVAL_SECONDS
 from clusterctl.launcher.observe.sweeps import ranked
+from clusterctl.launcher.submission.environments import USERS
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.file_systems import clock_ahead
 from clusterctl.shared.record.files import names_in, remove_tree, with_retries
-from clusterctl.shared.record.layout import ENVIRONMENTS, SHARED_FILES, RunDir, code_folder
+from clusterctl.shared.record.layout import BUILT, ENVIRONMENTS, SHARED_FILES, RunDir, code_folder, own_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +51,7 @@ class DiskKind(StrEnum):
     RUNS = "runs"  # without their checkpoints
     CHECKPOINTS = "checkpoints"
     CODE = "code"  # copies, and archives of environments
+    ENVIRONMENTS = "environments"  # built from lock files
     DATA = "data"
     IMAGES = "images"
     UNPACKED = "unpacked images"  # on this machine
@@ -92,18 +95,22 @@ class CleanUp:
     removals: tuple[Removal, ...]
     staying: tuple[Staying, ...] = ()
     problems: tuple[ClusterctlError, ...] = ()
+    environments: tuple[Path, ...] = ()  # folders of them
 
     def carry_out(self) -> CleanUp:
         """Remove the removable data unless it is in use again. Returns what was removed and what was not."""
         removed: list[Removal] = []
         problems: list[ClusterctlError] = []
         unused: dict[Path, Unused] | None = None
-        for one in sorted(self.removals, key=lambda one: one.kind is DiskKind.CODE):
+        shared = (DiskKind.CODE, DiskKind.ENVIRONMENTS)
+        for one in sorted(self.removals, key=lambda one: one.kind in shared):
             try:
-                if one.kind is not DiskKind.CODE:
+                if one.kind not in shared:
                     gone = _remove(one)
                 else:  # the runs that refer to it have been removed by now
-                    unused = unused or {found.path: found for found in find_unused(self.folder)}
+                    if unused is None:
+                        found = [*find_unused(self.folder), *unused_environments(self.environments)]
+                        unused = {each.path: each for each in found}
                     gone = one.path in unused and remove_unused(unused[one.path])
                 removed += [one] if gone else []
             except FileNotFoundError:  # another process is removing it too
@@ -157,9 +164,23 @@ def clean(
         removals += [Removal(DiskKind.CODE, one.path, one.size) for one in find_unused(folder, without=gone)]
     except ConfigError as error:  # another user's run in a shared folder
         problems.append(error)
+    environments = _environment_folders(folder, cluster)
+    try:
+        unused = unused_environments(environments, without={folder / name for name in gone})
+        removals += [Removal(DiskKind.ENVIRONMENTS, one.path, one.size) for one in unused]
+    except ConfigError as error:
+        problems.append(error)
     taken = tuple(_taken(folder, cluster, sizes, disk))
     problems += [ConfigError(f"cannot read {path}: its size is not counted") for path in disk.unread]
-    return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems))
+    return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems), environments)
+
+
+def _environment_folders(runs: Path, cluster: str | None) -> tuple[Path, ...]:
+    """The folders of this user's environments: that of the cluster, and that in the folder of runs."""
+    places = [own_place(runs, BUILT)]
+    with suppress(ClusterctlError):
+        places.append(environments_folder(cluster_of_jobs(cluster)))
+    return tuple(place for place in dict.fromkeys(places) if place.is_dir())
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -192,6 +213,7 @@ def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, i
     if saved:
         yield Taken(DiskKind.CHECKPOINTS, folder, len(saved), sum(saved))
     others = [(DiskKind.CODE, code_folder(folder)), (DiskKind.DATA, RunDir(folder / "any").data_cache)]
+    others += [(DiskKind.ENVIRONMENTS, path) for path in _environment_folders(folder, cluster)]
     others += [(DiskKind.IMAGES, chosen_images_folder(cluster)), (DiskKind.CACHES, cache_folder())]
     others += [(DiskKind.UNPACKED, path) for path in own_folders()]
     for kind, path in others:
@@ -229,6 +251,7 @@ def _moments(seen: Stamp) -> list[int]:
 
 
 YOUNG_SECONDS = 3600.0  # far longer than a submission takes from choosing a copy to linking it
+_ENVIRONMENT = re.compile(r"[0-9a-f]{20}|\.+[0-9a-f]{20}\..+")  # the latter as below
 _COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter are partly created or partly removed
 
 
@@ -281,6 +304,35 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Col
         item for item in _files(code / ENVIRONMENTS) if item[0].name not in used and not _is_young(item[0], now)
     )
     return [*found, *(Unused(path, status.st_blocks * 512) for path, status in (*alone, *archives))]
+
+
+def unused_environments(
+    folders: Iterable[Path], clock: Callable[[], float] = time.time, without: Collection[Path] = ()
+) -> list[Unused]:
+    """The environments that can be removed, or could be `without` these runs; also what killed builders left.
+
+    Several folders of runs may share a folder of environments, which has links to all of them. Raises ConfigError if
+    one cannot be read: its runs may use any environment.
+    """
+    found = []
+    for folder in folders:
+        now, used = clock() + (clock_ahead(folder) or 0.0), set[str]()  # their names, however the folder was reached
+        for link in folder.glob(f"{USERS}/*"):
+            runs = Path(os.readlink(link))  # noqa: PTH115 - a dangling link, too
+            try:
+                for name in names_in(runs):
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        if (run := runs / name) not in without and run.lstat().st_uid == os.geteuid():
+                            used.add(Path(os.readlink(RunDir(run).venv)).name)  # noqa: PTH115
+            except FileNotFoundError:  # the runs were removed as a whole
+                continue
+            except OSError as error:
+                hint = "no environments are removed, since it may refer to them"
+                raise ConfigError(f"cannot read {runs}: {error.strerror}", hint) from error
+        names = (path for path in _folders(folder) if _ENVIRONMENT.fullmatch(path.name) and path.name not in used)
+        gone = (path for path in names if not _is_young(path, now))
+        found += [Unused(path, sum(status.st_blocks * 512 for _, status in _files(path))) for path in gone]
+    return found
 
 
 def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:

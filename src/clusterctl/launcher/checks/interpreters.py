@@ -146,6 +146,9 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
 
 def program_rules(found: Surroundings) -> Iterator[Check]:
     programs = found.programs
+    if wrong := found.node_setup_problem:
+        hint = "each line of `node_setup` must be complete; put longer texts into a script of your project"
+        yield fail("node_setup", f"node_setup line {wrong.line}: {wrong.text}: {wrong.problem}", hint)
     if wrong := found.setup_problem:
         hint = f"correct that line of `setup` in the {'cluster' if wrong.of_cluster else 'job'} file"
         yield fail("setup", f"setup line {wrong.line}: {wrong.text}: {wrong.problem}", hint)

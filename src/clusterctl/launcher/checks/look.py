@@ -25,6 +25,7 @@ from clusterctl.launcher.checks.surroundings import (
     LoginNode,
     NodeSize,
     Seen,
+    SetupProblem,
     Surroundings,
     WantedRun,
 )
@@ -46,7 +47,7 @@ from clusterctl.shared.spec.job import EXPEDITE
 from clusterctl.shared.spec.train import likeliest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.launcher.checks.surroundings import Answer
     from clusterctl.launcher.config import Resolved
@@ -131,6 +132,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         open_files=_limits(resource.RLIMIT_NOFILE)[1],
         interpreter=ask_version(python) if python else None,
         setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
+        node_setup_problem=next(_node_setup_problems(plan.node_setup), None),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
         container=container,
@@ -156,6 +158,13 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             missing_trackers=_missing_trackers(job, plan),
         ),
     )
+
+
+def _node_setup_problems(lines: Sequence[str]) -> Iterator[SetupProblem]:
+    """The lines that are not complete in themselves: each is evaluated on its own, so that it can be named."""
+    for number, line in enumerate(lines, start=1):
+        if problem := find_setup_problem([line], 0):
+            yield problem._replace(line=number)
 
 
 def _missing_trackers(job: Job, plan: Plan) -> tuple[str, ...]:

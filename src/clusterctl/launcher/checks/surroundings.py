@@ -165,6 +165,7 @@ class Surroundings:
     open_files: int  # the hard limit, to which tasks raise their soft limit
     interpreter: Interpreter | None = None  # None: the tasks run in an image, or setup lines provide it
     setup_problem: SetupProblem | None = None  # a syntax error in the setup lines
+    node_setup_problem: SetupProblem | None = None  # the same in a line of `node_setup`
     programs: Programs | None = None  # None: the tasks do not run a user's program
     activation: str = ""  # command for the environment of the submitter's shell, if that is not clusterctl's own
     container: ContainerFacts | None = None

@@ -31,6 +31,7 @@ from clusterctl.shared.spec.values import NO_GPUS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from clusterctl.launcher.config.environment import Environment
     from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.shared.spec import Cluster
 
@@ -62,6 +63,7 @@ class Resolved:
     typed: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     stage: str | None = None  # of the job file
+    environment: Environment | None = None  # that `job.environment` leads to, once it has been looked up
     script: UserScript | None = None  # a batch script of the user's own, which runs as sbatch would run it
 
     @property
@@ -268,6 +270,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         restart=restart,
         resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus, warning=warning),
         container=container,
+        environment=absolute(("environment",), job.environment),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
 
@@ -322,6 +325,10 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
+    if image and job.environment:
+        yield Problem(("environment",), "an image has its own environment; remove this key, or container.image")
+    if job.environment_builds and not job.environment:
+        yield Problem(("environment_builds",), "only for packages of a lock file; set environment")
     if image and resources.local_code:
         yield Problem(("resources", "local_code"), "not needed: an image is on a local disk already; remove this key")
     if job.container.workdir and not job.container.workdir.startswith("/"):

@@ -100,12 +100,15 @@ def wheelhouse(cache: Path, want: Wanted, report: Callable[[str], None] = SILENT
     return prepared_once(folder, lambda building: _download(building, want, report))
 
 
+def platforms(machine: str, newest: int = _GLIBC_MINORS[0]) -> list[str]:
+    """The tags of the wheels that run on such a machine with glibc 2.`newest` or later."""
+    found = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, _GLIBC_MINORS[-1] - 1, -1)]
+    return [*found, f"manylinux2014_{machine}", f"linux_{machine}"]
+
+
 def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None:
-    machine = platform.machine()
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
-    platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
     words = ["--only-binary=:all:", "--implementation=cp", f"--python-version={want.python}", *want.options]
-    words += [*(f"--platform={one}" for one in platforms), *want.requirements]
+    words += [*(f"--platform={one}" for one in platforms(platform.machine())), *want.requirements]
     if wheels := resolved(["--ignore-installed", *words]):
         for line in described(wheels, cuda_is_of_use=want.for_gpus):
             report(line)

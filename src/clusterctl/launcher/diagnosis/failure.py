@@ -18,7 +18,7 @@ from clusterctl.launcher.diagnosis.hangs import hang, left_early, noticed, outsi
 from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE
 from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
 from clusterctl.launcher.diagnosis.signatures import Level, most_specific
-from clusterctl.launcher.observe.attempt import flawed_lines
+from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
 from clusterctl.launcher.observe.rank_events import ended_together
@@ -210,6 +210,12 @@ def _before_the_ranks(case: Case) -> Finding | None:
         own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
         facts = [*(f"also failed: {line}" for line in flaws), *(own[-1:] if attempt.exit_code != 0 else ())]
         hint = "correct `setup` in the job or cluster file, and submit it again"
+        return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
+    if attempt.node_setup:
+        ended, *others = node_setup_flaws(attempt, case.trace.status.record)
+        printed = attempt.node_setup[0].last
+        facts = [*([printed] if printed else []), *(f"also failed: {line}" for line in others)]
+        hint = "correct `node_setup` in the job file, and submit it again"
         return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
     if attempt.no_work:
         words = "cannot create the run's working directory"

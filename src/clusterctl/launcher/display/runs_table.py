@@ -15,7 +15,7 @@ from rich.text import Text
 
 from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
 from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
-from clusterctl.launcher.observe.attempt import flawed_lines
+from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.ended_runs import Row
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
@@ -150,6 +150,8 @@ def note(status: Status) -> str:
         return plain(status.held_up_by)
     flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.state is not State.FINISHED else ()
     if status.state is State.FAILED and status.attempt:
+        if on_nodes := node_setup_flaws(status.attempt, status.record):
+            return plain(on_nodes[0])
         return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
     if flaws and status.attempt and not status.state.ended:
         return plain(flaws[0])

@@ -24,14 +24,14 @@ from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import modified_at, read_beginning, read_regular, status_of
+from clusterctl.shared.record.files import modified_at, names_in, read_beginning, read_regular, status_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal, all_done, asked_for_restart
 from clusterctl.shared.record.vocabulary import score_of
 from clusterctl.shared.spec.values import parse_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.observe.rank_events import Death
@@ -76,6 +76,15 @@ class SetupFlaw(NamedTuple):
     code: int
 
 
+class NodeSetupFlaw(NamedTuple):
+    """A line of `node_setup` that failed: its node, number and exit code, and the last line that it printed."""
+
+    node: str
+    line: int
+    code: int
+    last: str = ""
+
+
 @dataclass(frozen=True)
 class HostRecord:
     """host.json, written by an attempt's batch script. `exit_code` is None until the script has ended.
@@ -91,8 +100,9 @@ class HostRecord:
     go on with fewer; `left_out`: nodes of the job that they do not have; `lost`: those of the attempt that no longer
     answered the others; `script_node`: where the script runs. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
-    after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
-    the script.
+    after a syntax error. `node_setup_start`, `node_setup_end`: when the lines of `node_setup` ran on the nodes;
+    `node_setup`: those that failed, and so ended the attempt. `job_state`: how the job of a batch script ended in
+    Slurm; `killed_by`: the signal that ended the script.
     """
 
     number: int
@@ -116,6 +126,9 @@ class HostRecord:
     no_work: bool = False
     setup: tuple[SetupFlaw, ...] = ()
     setup_ended: int | None = None
+    node_setup_start: float | None = None
+    node_setup_end: float | None = None
+    node_setup: tuple[NodeSetupFlaw, ...] = ()
     problem: str = ""
     unfit: Mapping[str, str] = field(default_factory=dict)
     rank_count: int | None = None
@@ -162,6 +175,9 @@ def read_host(attempt: Attempt) -> HostRecord:
             if (line := one.whole("line")) is not None and (code := one.whole("code")) is not None
         ),
         setup_ended=fields.whole("setup_ended"),
+        node_setup_start=fields.moment("node_setup_start"),
+        node_setup_end=fields.moment("node_setup_end"),
+        node_setup=tuple(_failed_on_nodes(attempt)) if fields.flag("node_setup_failed") else (),
         problem=fields.problem,
         unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
         rank_count=fields.whole("ranks"),
@@ -187,6 +203,28 @@ def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:
         missed = read_beginning(folder / "lost", _MOST_LOST_BYTES).decode().split()
         return tuple(node for node in host.text("nodes").split(",") if node in missed)
     return ()
+
+
+def _failed_on_nodes(attempt: Attempt) -> Iterator[NodeSetupFlaw]:
+    """What the nodes recorded whose lines of `node_setup` failed; others may have been ended for that."""
+    with suppress(OSError):
+        for name in sorted(names_in(attempt.node_setup)):
+            fields = read_fields(attempt.node_setup / name) if name.endswith(".json") else None
+            if fields and (line := fields.whole("line")):
+                printed = last_lines(attempt.node_setup / f"{name.removesuffix('.json')}.log")
+                last = next((text for one in reversed(printed) if (text := one.decode(errors="replace").strip())), "")
+                yield NodeSetupFlaw(fields.text("node"), line, fields.whole("code") or 0, last)
+
+
+def node_setup_flaws(host: HostRecord, record: RunRecord) -> list[str]:
+    """The lines of `node_setup` that failed, in words, each with its node."""
+    found = []
+    for flaw in host.node_setup:
+        text = record.job.node_setup[flaw.line - 1] if flaw.line <= len(record.job.node_setup) else ""
+        line = textwrap.shorten(text, _LONGEST_SETUP_LINE, placeholder=" ...")
+        how = "command not found" if flaw.code == EXIT_NO_COMMAND else f"exit code {flaw.code}"
+        found.append(f"node_setup line {flaw.line} on {flaw.node}: {line} ({how})")
+    return found
 
 
 def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:

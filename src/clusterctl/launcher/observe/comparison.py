@@ -97,15 +97,19 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     if len(found.statuses) < 2:
         raise found.problems[0]
     before, after = found.statuses
-    versions, images = [], []
+    versions, images, packages = [], [], []
     for status in found.statuses:
         fields = read_fields(status.record.run.run_json)
         git, known = fields.table("git"), fields.table("versions").named_texts()
         commit = git.text("commit")
         own: dict[str, Any] = {"git commit": commit, "git changes": git.flag("dirty")} if commit else {}
-        versions.append([((name,), value) for name, value in (known | own).items()])
+        versions.append(known | own)
+        packages.append(fields.table("environment").table("packages").named_texts())  # from a lock file
         digest = fields.table("image").text("digest") or None
         images.append([(("image",), status.record.job.container.image), (("digest",), digest)])
+    absent = dict.fromkeys([name for installed in packages for name in installed], "not installed")
+    for known, installed in zip(versions, packages, strict=True):
+        known |= (absent if all(packages) else {}) | installed
     code: tuple[CodeChange, ...] | None = None
     problems: list[ClusterctlError] = list(found.problems)
     try:
@@ -119,7 +123,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
         statuses=(before, after),
         configuration=differences(*(configuration(status.record) for status in found.statuses)),
         code=code,
-        versions=differences(*versions),
+        versions=differences(*([((name,), value) for name, value in known.items()] for known in versions)),
         image=differences(*images),
         results=tuple(Result(name, before.metrics.get(name), after.metrics.get(name)) for name in names),
         problems=tuple(problems),

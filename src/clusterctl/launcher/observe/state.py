@@ -253,7 +253,10 @@ def _stage_by_files(evidence: RunEvidence) -> State:
         return State.QUEUED
     if evidence.record.is_script:
         return State.TRAINING
-    return State.STARTING if last.restarting else last.state or State.STARTING
+    if last.restarting:
+        return State.STARTING
+    setting_up = last.node_setup_start is not None and last.node_setup_end is None
+    return last.state or (State.NODE_SETUP if setting_up else State.STARTING)
 
 
 def _is_being_requeued(evidence: RunEvidence, last: AttemptEvidence) -> bool:

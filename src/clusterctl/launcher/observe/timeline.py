@@ -114,10 +114,18 @@ class AttemptTimeline:
             return []
         spans = list(self.spans)
         if not spans or spans[0].start > start:
-            spans.insert(0, Span(State.STARTING, start, spans[0].start if spans else None))
+            spans[:0] = self._before(start, spans[0].start if spans else None)
         if spans[-1].end is None:
             spans[-1] = spans[-1]._replace(end=max(spans[-1].start, self._end(now)))
         return spans
+
+    def _before(self, start: float, first: float | None) -> list[Span]:
+        """The phases before the first event of rank 0."""
+        begun, ended = (self.host.node_setup_start, self.host.node_setup_end) if self.host else (None, None)
+        if begun is None:
+            return [Span(State.STARTING, start, first)]
+        spans = [Span(State.STARTING, start, begun), Span(State.NODE_SETUP, begun, ended)]
+        return spans if ended is None else [*spans, Span(State.STARTING, ended, first)]
 
     def stage_seconds(self, now: float) -> dict[State, float]:
         """Phase -> the seconds the attempt has spent in it, exact even for merged phases."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.environment import RECORD
 from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
@@ -28,7 +30,7 @@ from clusterctl.shared.record.ownership import make_new
 from clusterctl.shared.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.submission.plan import Plan
@@ -108,7 +110,20 @@ def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str,
         "origins": resolved.origins,
         "argv": resolved.secrets.hide_typed(words),
         **({"stage": resolved.stage} if resolved.stage else {}),
+        **environment_fields(plan),
     }
+
+
+def environment_fields(plan: Plan) -> dict[str, Any]:
+    """The field of run.json about the environment that was built from a lock file; none without one.
+
+    The credentials of a package index are in no record.
+    """
+    if not plan.environment:
+        return {}
+    found = read_fields(plan.environment.folder / RECORD).content
+    known = {name: found.get(name) for name in ("lock", "python", "packages")}
+    return {"environment": {"folder": str(plan.environment.folder), **known}}
 
 
 def write_run(
@@ -125,6 +140,7 @@ def write_run(
         make_new(run.pickles)
         link_code(run, code)
         link_archives(run, archives)
+        link_environment(plan)
         write_script(plan)
         if patch:
             write_text(run.git_patch, patch)
@@ -132,6 +148,26 @@ def write_run(
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise _unwritten(run, error) from error
+
+
+def link_environment(plan: Plan) -> Callable[[], object]:
+    """Make the run refer to its Python environment, so that `clean` keeps it; returns a function that takes it back."""
+    venv = plan.run.venv
+    before = venv.readlink() if venv.is_symlink() else None
+    after = plan.environment.folder if plan.environment else None
+
+    def lead_to(folder: Path | None) -> None:
+        if folder is None:
+            venv.unlink(missing_ok=True)
+            return
+        aside = venv.with_name(f".{venv.name}.{os.urandom(4).hex()}")
+        aside.symlink_to(folder)
+        aside.replace(venv)
+
+    if before == after:
+        return lambda: None
+    lead_to(after)
+    return lambda: lead_to(before)
 
 
 def write_script(plan: Plan) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.config.environment import Environment
     from clusterctl.launcher.containers.runtimes import ContainerView
     from clusterctl.launcher.submission.user_script import Option, ScriptPlan
     from clusterctl.shared.record.layout import RunDir
@@ -127,7 +128,9 @@ class Plan:
     warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
     node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (shared/node/node_check.py)
+    node_setup: tuple[str, ...] = ()  # shell lines to run once on each node before the tasks
     script: ScriptPlan | None = None  # a batch script of the user's own, instead of the rendered one
+    environment: Environment | None = None  # of the tasks, built from a lock file
 
     @property
     def slurm_log(self) -> Path:
@@ -160,7 +163,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         *cluster.srun_args,
         *(container if cluster.runtime == "pyxis" else ()),
     ]
-    python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    environment = resolved.environment
+    if environment:
+        check_path(environment.python)
+    python = (
+        environment.python if environment else cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    )
     python_of_host = interpreter if view else python  # an image may not have been imported yet
     task: tuple[str, ...] = (python, "-u", str(library / ON_NODES), str(run.path))
     if brings_code(job):  # only the Python of the image knows where the package is
@@ -200,7 +208,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tracker=tracker,
         python=python,
         task=task,
-        python_is_named=cluster.python is not None,
+        python_is_named=environment is not None or cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.most_starts,
         by=job.restart.by or (None if cluster.is_slurm else "requeue"),
@@ -211,6 +219,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         secrets=secrets,
         staging=staging,
         node_check=_node_check(resolved, library, python_of_host),
+        node_setup=job.node_setup,
+        environment=environment,
     )
 
 
@@ -252,6 +262,8 @@ def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> Mod
     folder = f"{cluster.local_scratch.rstrip('/')}/{PREFIX}{run.id}"
     found = dict.fromkeys(activated_environments(python, (*cluster.setup, *job.setup)))
     environments = cluster.python_environments or tuple(found)
+    if resolved.environment and (built := str(resolved.environment.folder)) not in environments:
+        environments = (built, *environments)
     archives = [(library, library.with_suffix(".tar"))]
     if job.code:
         archives.append((run.work, library.with_name("project.tar")))

@@ -49,6 +49,10 @@ def render(plan: Plan) -> str:
     staging = []
     if plan.staging:
         staging = [[*plan.staging.command, plan.staging.folder], *map(list, plan.staging.archives)]
+    node_setup = []
+    if plan.node_setup:
+        node_setup = [["bash", "-c", part("node_setup.sh"), "node_setup"], *([line] for line in plan.node_setup)]
+    environment = str(plan.environment.folder) if plan.environment else ""
     warm = []
     if plan.warm:
         warm = [
@@ -83,6 +87,7 @@ def render(plan: Plan) -> str:
             f"cctl_by={plan.by or ''} # requeue or successor; empty: as the site has it",
             f"cctl_most_fruitless={'' if plan.again is None else plan.again} # restarts in a row on the same nodes",
             f"cctl_progress={quote(plan.progress or '')} # files that show it, of a program of the user's own",
+            f"cctl_environment={quote(environment)} # built from a lock file" if environment else "cctl_environment=",
             _array("cctl_dropped", [[name] for name in plan.unset]),
             _array("cctl_exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"cctl_python={'' if plan.view else quote(plan.python)} # for tasks on the host",
@@ -93,6 +98,7 @@ def render(plan: Plan) -> str:
             _array("cctl_standby", _flag_by_flag(plan.standby)),
             f"cctl_in_image={IMAGE_MARK if plan.view and not plan.runner else ''} # what only a task in its image sees",
             _array("cctl_node_check", _flag_by_flag(plan.node_check)),
+            _array("cctl_node_setup", node_setup),
             _array("cctl_staging", staging),
             _array("cctl_opening", _flag_by_flag(plan.opening)),
             _array("cctl_closing", _flag_by_flag(plan.closing)),

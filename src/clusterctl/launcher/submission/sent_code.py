@@ -150,7 +150,7 @@ def _store(
     wanted: Iterable[tuple[CodeFile, str]], pieces: Iterable[bytes], shared: Path, progress: ProgressListener
 ) -> None:
     """Write the files to the folder shared by all snapshots. Raises ConfigError if one differs from the manifest."""
-    stream = _Unpacked(pieces)
+    stream = Unpacked(pieces)
     for file, digest in wanted:
         aside = shared.with_name(f".{digest}.{os.urandom(4).hex()}")
         (size,) = _SIZE.unpack(b"".join(stream.read(_SIZE.size)))
@@ -167,7 +167,7 @@ def _store(
             aside.unlink(missing_ok=True)
 
 
-class _Unpacked:
+class Unpacked:
     """Reads decompressed bytes from compressed pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

@@ -22,6 +22,7 @@ SHARED_FILES = ".files"  # files that several copies share
 KNOWN_DIGESTS = ".digests"  # cached digests of the files in copied folders
 ENVIRONMENTS = ".environments"  # archives of the modules of Python environments
 TREES = ".trees"  # manifests of projects from other machines
+BUILT = ".environments"  # in a folder of runs, or of environments: those that are built from lock files
 _SWEEPS = ".sweeps"
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
@@ -75,6 +76,7 @@ class Attempt:
     hang_report_json = Inside("hang-report.json")  # the same for an alarm that did not end the attempt
     collectives = Inside("collectives")  # dumps of NCCL's flight recorder, one file per rank
     check = Inside("check")  # each node's report of its check before the ranks start (`node.node_check`)
+    node_setup = Inside("node_setup")  # each node's result of the lines of `node_setup`, and what they printed
     guards = Inside("guards")  # each node's sign of life, and the nodes that miss theirs (`node.guard`)
     check_json = Inside("check.json")  # the nodes that failed
     script_out = Inside("script.out")  # of a batch script: a link to where it writes; host.log is one to its stderr
@@ -151,6 +153,7 @@ class RunDir:
     project = Inside("code/project")  # the job's code as submitted, read-only
     work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, made at its first start
     environments = Inside("environments")  # links to archives of the Python environments that the run imports from
+    venv = Inside("venv")  # a link to the Python environment that was built from its lock file
     pickles = Inside("submitit")  # submitit's files; no task reads them
     cancel_json = Inside("cancel.json")
     finished_json = Inside("finished.json")

@@ -8,6 +8,7 @@ from enum import StrEnum
 class State(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
+    NODE_SETUP = "node-setup"  # the lines of `node_setup` run on the nodes
     IMPORTING = "importing"
     RENDEZVOUS = "rendezvous"
     LOADING = "loading"

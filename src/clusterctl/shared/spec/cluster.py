@@ -75,6 +75,8 @@ class Cluster:
     """Folder on each node's local disk, such as "$TMPDIR", for the copies that `resources.local_code` makes."""
     runs: Line | None = None
     """Folder for the runs, on a file system shared by login and compute nodes."""
+    environments: Line | None = None
+    """Folder for environments built from jobs' lock files, on a shared file system; by default the folder of runs."""
     images: Line | None = None
     """Folder for container images."""
     container_runtime: Annotated[str, OneOf(("pyxis", "builtin", "apptainer"))] | None = None

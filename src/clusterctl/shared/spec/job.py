@@ -258,8 +258,14 @@ class Job:
     """The image that the tasks run in."""
     env: Environment = field(default_factory=dict)
     """Environment variables of the tasks."""
+    environment: Line | None = None
+    """Lock file of the Python packages to run with: uv.lock, pylock.toml, or requirements.txt with pinned versions."""
+    environment_builds: bool = False
+    """Whether packages of `environment` that have no wheel may be built, which runs their code on the login node."""
     setup: tuple[Line, ...] = ()
     """Shell lines to run after the cluster's `setup`, such as "source /home/me/env/bin/activate"."""
+    node_setup: tuple[Line, ...] = ()
+    """Shell lines to run once on each node at each start, before the ranks, such as a copy of the data to its disk."""
     data: Data = field(default_factory=Data)
     """Where the data set is."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

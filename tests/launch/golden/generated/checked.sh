@@ -19,6 +19,7 @@ cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
+cctl_environment=
 cctl_dropped=()
 cctl_exports=(
   OMP_NUM_THREADS=1
@@ -47,6 +48,7 @@ cctl_in_image= # what only a task in its image sees
 cctl_node_check=(
   10 /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py node_check 10 5 '$TMPDIR' 1024 64
 )
+cctl_node_setup=()
 cctl_staging=()
 cctl_opening=()
 cctl_closing=()

@@ -19,6 +19,7 @@ cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
+cctl_environment=
 cctl_dropped=(
   PYTHONPATH
 )
@@ -59,6 +60,7 @@ cctl_task=(
 cctl_standby=()
 cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
+cctl_node_setup=()
 cctl_staging=()
 cctl_opening=(
   sh -c 'command -v enroot >/dev/null || exit 0

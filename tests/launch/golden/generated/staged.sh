@@ -20,6 +20,7 @@ cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
+cctl_environment=
 cctl_dropped=()
 cctl_exports=(
   OMP_NUM_THREADS=1
@@ -53,6 +54,7 @@ cctl_task=(
 cctl_standby=()
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
+cctl_node_setup=()
 cctl_staging=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/staging.py /local/scratch/clusterctl-stage-big-20260102-030405-abcd
   /runs/.code/0123/lib /runs/.code/0123/lib.tar

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config import cache_folder, resolve, resolve_script, shipped_folder
+from clusterctl.launcher.config.locks import lock_text
 from clusterctl.launcher.config.places import data_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.secrets import Secrets
@@ -41,6 +42,8 @@ class Payload:
     others: list[SentFile] = field(default_factory=list)
     uploads: list[Path] = field(default_factory=list)
     projects: list[LocalProject] = field(default_factory=list)
+    locks: list[Path] = field(default_factory=list)  # also among `others`
+    progress: ProgressListener = SILENT
     environment: dict[str, str] = field(default_factory=dict)
     variables: frozenset[str] = frozenset()
 
@@ -54,6 +57,10 @@ class Payload:
             with open_regular(Path(question["upload"])) as file:
                 while piece := file.read(_PIECE):
                     yield piece
+        elif question.get("wheels") in [*map(str, self.locks)]:
+            from clusterctl.launcher.submission.fetched_wheels import fetched  # only for a host without internet
+
+            yield from fetched(Path(question["wheels"]), question, self.progress)
         elif (name := question.get("variable")) in [*self.variables]:
             yield os.environ.get(str(name), "").encode(errors="surrogateescape")
 
@@ -75,7 +82,7 @@ def load_payload(
     progress: ProgressListener = SILENT,
 ) -> Payload:
     """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
-    payload = Payload()
+    payload = Payload(progress=progress)
     if job is None and not program:
         return payload
     try:
@@ -102,6 +109,9 @@ def load_payload(
         is_there = job is not None and not ("/" in job or job.endswith(".toml")) and _is_shipped(resolved.job_file)
         if job is not None and not is_there:
             payload.job = text_file(resolved.job_file)
+        if with_code and resolved.job.environment and (lock := Path(resolved.job.environment)) not in payload.locks:
+            payload.locks.append(lock)
+            payload.others.append(SentFile(str(lock), lock_text(lock)))
         if with_code:
             _add_code(payload, resolved, large=large, progress=progress)
     return payload

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
+from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record, read_submission
 from clusterctl.launcher.observe.script_arrays import make_directory
@@ -81,7 +82,7 @@ def resolved_from(
 ) -> Resolved:
     """The job of `run` from its record, for another submission; a batch script is the copy in its directory."""
     if job.get("workload") != SCRIPT:
-        return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
+        return with_environment(resolve_again(job, origins, cluster, changes, run_json=run.run_json), run)
     script = read_frozen(run, tuple(map(str, job["argv"])))
     return resolve_script_again(script, job, origins, cluster, changes, run_json=run.run_json)
 

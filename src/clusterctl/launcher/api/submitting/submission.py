@@ -22,7 +22,15 @@ from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
 from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
-from clusterctl.launcher.submission.new_run import CodeOrigin, record_of, versions, write_run, write_script
+from clusterctl.launcher.submission.new_run import (
+    CodeOrigin,
+    environment_fields,
+    link_environment,
+    record_of,
+    versions,
+    write_run,
+    write_script,
+)
 from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch
 from clusterctl.launcher.submission.snapshot import link_code, take_snapshot
 from clusterctl.launcher.submission.warm import start_host_step
@@ -189,8 +197,9 @@ class Submission:
             self.written.callback(_restore, run, _archive(run))
             self.written.callback(link_code(run, code))
             link_archives(run, archives)
+            self.written.callback(link_environment(plan))
             write_script(plan)
-            write_json(run.run_json, _renewed_record(run, resolved, past_job, self.words))
+            write_json(run.run_json, _renewed_record(plan, resolved, past_job, self.words))
             for path in (run.cancel_json, run.submission_json, run.successor_json, run.accounting_json):
                 path.unlink(missing_ok=True)
         if self.sweep is None or self.sweep.record == self.sweep.past:
@@ -271,8 +280,9 @@ def uncopied(runs: Path, error: OSError) -> ConfigError:
     return ConfigError(message, "is the disk full? add unreadable files to .gitignore")
 
 
-def _renewed_record(run: RunDir, resolved: Resolved, past_job: PastJob, words: Sequence[str]) -> dict[str, Any]:
+def _renewed_record(plan: Plan, resolved: Resolved, past_job: PastJob, words: Sequence[str]) -> dict[str, Any]:
     """run.json with the current job, and the earlier submissions."""
+    run = plan.run
     record = read_fields(run.run_json)
     attempts = run.attempts()
     note = {
@@ -287,6 +297,7 @@ def _renewed_record(run: RunDir, resolved: Resolved, past_job: PastJob, words: S
         "job": to_record(resolved.secrets.hide_in(resolved.job)),
         "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
         "origins": resolved.origins,
+        **environment_fields(plan),
         "resumes": [*(one.content for one in record.tables("resumes")), note],
     }
 

@@ -17,6 +17,7 @@ from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
@@ -81,6 +82,7 @@ def load(
         sent_from = current_folder() if client_data() else None
         return resolve_script(script, load_cluster(cluster), settings(overrides), sent_from=sent_from)
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
+    resolved = with_environment(resolved)
     train = resolved.job.train
     if not profile:
         return resolved
@@ -128,6 +130,11 @@ class DryRun:
         return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
 
     @property
+    def environment(self) -> str:
+        """What is or will be in the environment that its lock file asks for; empty without one."""
+        return str(self.plan.environment or "")
+
+    @property
     def idle(self) -> str:
         """What its spare nodes cost; empty without any."""
         resources = self.resolved.job.resources
@@ -156,7 +163,7 @@ class DryRun:
         """The warnings. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
         code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
-        return verify([self.plan], [self.resolved], slurm, SILENT, code)
+        return verify([self.plan], [self.resolved], slurm, SILENT, code, build=False)
 
     def ask_slurm(self) -> str:
         """Slurm's message about whether and when it would start (sbatch --test-only). Raises SlurmError."""

@@ -16,6 +16,7 @@ from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script
@@ -96,7 +97,7 @@ def load_sweep(
             if script:
                 jobs.append(resolved(script, program, [*given, *keys]))
             else:
-                jobs.append(resolve(name, target, [*given, *keys], program=program))
+                jobs.append(with_environment(resolve(name, target, [*given, *keys], program=program)))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:

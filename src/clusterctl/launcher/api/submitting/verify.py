@@ -35,9 +35,17 @@ _FULL_BYTES = 2**20  # with less, a write of ours may have failed
 
 
 def verify(
-    plans: Sequence[Plan], jobs: Sequence[Resolved], slurm: Slurm, progress: ProgressListener, code: Code
+    plans: Sequence[Plan],
+    jobs: Sequence[Resolved],
+    slurm: Slurm,
+    progress: ProgressListener,
+    code: Code,
+    *,
+    build: bool = True,
 ) -> tuple[Check, ...]:
     """The warnings. Raises one error for everything that would make a run fail; imports its image if needed.
+
+    With `build`, its Python environment is built from its lock file, too.
 
     Runs with the same surroundings are checked together. `code` will be copied, or is the snapshot of an earlier run,
     whose source folder may have changed.
@@ -48,7 +56,8 @@ def verify(
         job, resolved = submitted.job, submitted
         if (code.is_kept or code.is_sent) and job.code:  # this machine has no other copy of the project
             resolved = replace(submitted, job=replace(job, code=str(code.copied_project)))
-        place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
+        shell = (job.setup, job.node_setup, plan.python)
+        place = repr((job.workload, job.code, shell, job.container, job.data, job.resources))
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
             continue
@@ -69,6 +78,12 @@ def verify(
             from clusterctl.launcher.containers.importing import import_reference
 
             import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
+        if plan.environment and build:
+            if not plan.environment.is_built:  # which may take minutes: all checks first
+                checks.refuse(checks.verify(resolved, plan, slurm), resolved)
+            from clusterctl.launcher.submission import environments  # most jobs have none
+
+            environments.build(plan.environment, runs, progress)
         seen[place] = look_around(resolved, plan, slurm)
         warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
     return tuple({check.message: check for check in warnings}.values())

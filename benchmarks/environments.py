@@ -1,0 +1,68 @@
+"""Environments from lock files: many submissions at once build one, and a warm submission costs little more than none.
+
+SUBMISSIONS of the same new lock start together on one emulator and hold their runs; the environments that were built
+are counted. Then held submissions with the environment, which exists, are compared with ones without it.
+
+python benchmarks/environments.py [SUBMISSIONS]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from side_by_side import compare
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.wheels import make_index, make_wheel, uv_lock
+
+JOB = 'workload = "command"\nargv = ["true"]\nenvironment = "uv.lock"\n'
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    with tempfile.TemporaryDirectory() as name:
+        folder, project = Path(name), Path(name, "project")
+        project.mkdir()
+        os.environ |= {"XDG_STATE_HOME": f"{name}/state", "CLUSTERCTL_RUNS": f"{name}/runs"}
+        wheels = [make_wheel(folder, f"package{number}", "1.0") for number in range(20)]
+        (project / "uv.lock").write_text(uv_lock(make_index(folder / "simple", wheels), wheels))
+        (project / "job.toml").write_text(JOB)
+        clusterctl = str(Path(sys.executable).with_name("clusterctl"))
+        submit = [clusterctl, "submit", "--cluster", "local", "--hold"]
+
+        def begin(*words: str) -> subprocess.Popen[str]:
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            return subprocess.Popen([*submit, *words], cwd=project, **pipes)
+
+        def seconds_of(*words: str) -> float:
+            began = time.perf_counter()
+            one = begin(*words)
+            _, said = one.communicate()
+            if one.returncode:
+                raise SystemExit(said)
+            return time.perf_counter() - began
+
+        began = time.perf_counter()
+        asking = [begin("./job.toml") for _ in range(count)]
+        said = [one.communicate()[1] for one in asking]
+        seconds = time.perf_counter() - began
+        failed = [text for one, text in zip(asking, said, strict=True) if one.returncode]
+        builds = sum("building the environment" in text for text in said)
+        print(f"{count} submissions at once: {builds} build, {len(failed)} failed, {seconds:.1f} s", *failed[:1])
+        warm, plain = (
+            ("with an environment", lambda: seconds_of("./job.toml")),
+            ("none", lambda: seconds_of("--", "true")),
+        )
+        compare("a warm submission", warm, plain, bound=None, runs=5)
+        runs = [path.name for path in Path(name, "runs").iterdir() if (path / "run.json").exists()]
+        subprocess.run([clusterctl, "cancel", "--yes", "--cluster", "local", *runs], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()
