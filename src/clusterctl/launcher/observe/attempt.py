@@ -19,7 +19,7 @@ from clusterctl.launcher.observe.run_record import (
     read_successor,
 )
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
-from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
+from clusterctl.launcher.observe.telemetry import NodesNow, Used, nodes_now, used_by
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
@@ -248,6 +248,7 @@ class AttemptEvidence(HostRecord):
     idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
     gpus_idle_since: float | None = None  # last activity of any GPU
     loss_trend: LossTrend | None = None  # of the loss, unless the training is clearly learning
+    used: Used = Used()  # the most of its nodes' resources so far
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ def _with_its_ranks(
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
     newest = newest_values(lines)
     if over or nodes is None:
-        nodes = NodesNow() if over else nodes_now(attempt, tasks)
+        nodes = NodesNow(used=used_by(attempt)) if over else nodes_now(attempt, tasks)
     alarm = read_fields(attempt.hang_json)
     death = None
     if evidence.exit_code:
@@ -359,6 +360,7 @@ def _with_its_ranks(
         gpu=nodes.gpu,
         idle_since=nodes.idle_since,
         gpus_idle_since=nodes.gpus_idle_since,
+        used=nodes.used,
     )
 
 
