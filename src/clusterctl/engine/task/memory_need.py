@@ -6,18 +6,18 @@ twice a second: a spike between two samples of the telemetry is what a job dies 
 
 In the job's cgroup, the kernel counts the peak itself, but with cached files, so `look` subtracts them when the peak
 has risen. Without a cgroup, the need is the sum of the processes' proportional sets (what several processes share
-counts once), and a process's own peak since the last look is added. Reading a proportional set makes the process wait, so it
-is read only if the processes' plain sizes exceed the need so far.
+counts once), and a process's own peak since the last look is added. Reading a proportional set makes the process wait,
+so it is read only if the processes' plain sizes exceed the need so far.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 _V1 = ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_")
 _V2 = ("memory.current", "memory.peak", "")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.needs import needs_of
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.telemetry import Used
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.vocabulary import KNOWN, Role, metric_of
 from clusterctl.shared.spec import to_record
@@ -130,7 +130,7 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "directory": str(record.run.path),
         "work": str(record.run.work),
         "gpu_hours": status.gpu_hours(now),
-        **resources(needs_of(status, attempt.used if attempt else Used(), now)),
+        **resources(needs_of(status, attempt.used if attempt else NOT_MEASURED, now)),
         "note": record.job.note,
         "tags": list(record.job.tags),
     }

@@ -72,7 +72,7 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
 
 @dataclass(frozen=True)
 class RunUsage:
-    """What one run requested of each node, used, and would have had enough of. Shares from 0 to 1, over all attempts."""
+    """What one run requested of each node, used, and needs. Shares are from 0 to 1, over all attempts."""
 
     as_of: float
     status: Status
@@ -83,7 +83,7 @@ class RunUsage:
 
 
 def usage_of(name: str, cluster: str | None = None) -> RunUsage:
-    """The resources of the run `name`, by its telemetry. Raises what `find` raises, and ConfigError if it is damaged."""
+    """The resources of the run `name`, by its telemetry. Raises what `find` raises, and ConfigError."""
     run = find(name, cluster).directory
     found = report([run])
     if not found.statuses:

@@ -15,7 +15,7 @@ from clusterctl.launcher.observe.needs import (
     needs_of,
     written_memory,
 )
-from clusterctl.launcher.observe.telemetry import Used
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.history import History
     from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.telemetry import Used
     from clusterctl.launcher.observe.timeline import Span
 
 IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
@@ -88,7 +89,7 @@ class Advice:
 
 
 def use_of(status: Status, history: History, now: float, used: Used | None = None) -> Use:
-    """The resource use of a run until `now` or its end. `used` is the most of all attempts, by default the last one's."""
+    """The resource use of a run until `now` or its end. `used`: the most of all attempts (default: the last)."""
     resources = status.record.job.resources
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
@@ -96,7 +97,7 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
     nodes = history.nodes.values()
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
-    used = used or (status.attempt.used if status.attempt else Used())
+    used = used or (status.attempt.used if status.attempt else NOT_MEASURED)
     return Use(
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,

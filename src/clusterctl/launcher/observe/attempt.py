@@ -19,7 +19,7 @@ from clusterctl.launcher.observe.run_record import (
     read_successor,
 )
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
-from clusterctl.launcher.observe.telemetry import NodesNow, Used, nodes_now, used_by
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED, NodesNow, Used, nodes_now, used_by
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
@@ -248,7 +248,7 @@ class AttemptEvidence(HostRecord):
     idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
     gpus_idle_since: float | None = None  # last activity of any GPU
     loss_trend: LossTrend | None = None  # of the loss, unless the training is clearly learning
-    used: Used = Used()  # the most of its nodes' resources so far
+    used: Used = NOT_MEASURED  # the most of its nodes' resources so far
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ _GIBIBYTE = 2**30
 class Resource(NamedTuple):
     """One resource of each node: what was requested, used at most, and would have been enough; None if unknown.
 
-    Memory is in bytes, CPUs in cores, time in seconds. `change` is the setting that requests `enough`, empty if there is
-    nothing to change.
+    Memory is in bytes, CPUs in cores, time in seconds. `change` is the setting that requests `enough`, empty if that
+    is what was requested.
     """
 
     name: str

@@ -70,6 +70,9 @@ class Used:
         return cls(**highest, counted=any(one.counted for one in each))
 
 
+NOT_MEASURED = Used()
+
+
 @dataclass(frozen=True)
 class Sample:
     """One node: CPUs in use and available, memory in bytes. The file has more, which is not used here."""
@@ -83,7 +86,7 @@ class Sample:
     ranks: Mapping[int, RankSample] = field(default_factory=dict)
     seconds: float | None = None  # duration of the sample
     gpu_idle: float | None = None  # seconds for which all GPUs of the node have been idle
-    peak: Used = Used()  # of the attempt so far
+    peak: Used = NOT_MEASURED  # of the attempt so far
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -102,10 +105,12 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
     seconds, gpu_idle = map(fields.number, ("seconds", "gpu_idle"))
     highest = fields.table("peak")
     peak = Used(
-        *map(highest.number, ("memory", "cpu", "gpu_memory")),
-        max((gpu.memory_total for gpu in gpus if gpu.memory_total is not None), default=None),
-        memory_limit,
-        highest.flag("cgroup"),
+        memory=highest.number("memory"),
+        cpus=highest.number("cpu"),
+        gpu_memory=highest.number("gpu_memory"),
+        gpu_memory_total=max((gpu.memory_total for gpu in gpus if gpu.memory_total is not None), default=None),
+        memory_limit=memory_limit,
+        counted=highest.flag("cgroup"),
     )
     return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, seconds, gpu_idle, peak)
 
@@ -116,8 +121,9 @@ def _of_rank(fields: Fields) -> RankSample:
 
 
 class NodesNow(NamedTuple):
-    """The current state of the nodes, and the most that they `used`. `gpu`: mean GPU utilisation in percent; None if no GPU reports it.
+    """The current state of the nodes, and the most that they `used`.
 
+    `gpu`: mean GPU utilisation in percent; None if no GPU reports it.
     `idle_since`: since when all ranks of a program that logs no steps are idle; None if under a minute.
     `gpus_idle_since`: since when all GPUs are idle; None if under five minutes.
     """
@@ -125,7 +131,7 @@ class NodesNow(NamedTuple):
     gpu: float | None = None
     idle_since: float | None = None
     gpus_idle_since: float | None = None
-    used: Used = Used()
+    used: Used = NOT_MEASURED
 
 
 def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
