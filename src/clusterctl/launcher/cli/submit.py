@@ -174,7 +174,7 @@ _GROUPS = {
 @click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
 @click.option("-D", "--chdir", metavar="FOLDER", help="Folder in which a batch script starts.")
 @click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
-@click.option("--mem", "memory", metavar="SIZE", help="Memory of each node, such as 64G.")
+@click.option("--mem", "--memory", "memory", metavar="SIZE", help="Memory of each node: 64G, or auto (by past runs).")
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
 @click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
 @click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
@@ -265,6 +265,7 @@ def _submit_one(request: Request) -> None:
 
     run = options.asked_if_large(call, large=request.large_code)
     options.show_batches(run.batches)
+    options.show_advice(run.advice)
     options.warn_of(run.warnings)
     echo_run(run, request.output)
     if not (request.follow or request.wait):
@@ -360,6 +361,7 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
+    options.show_advice(plan.advice)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
         click.echo(plan.ask_slurm(), err=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config import images_folder
+from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
@@ -140,6 +141,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     Raises ConfigError for values that flags cannot express.
     """
     job, cluster = resolved.job, resolved.cluster
+    assert AUTO not in resolved.origins.values()
     if resolved.script:
         return _plan_of_script(resolved, run, version, interpreter)
     for path in (str(run.path), str(code), job.data.root or ""):

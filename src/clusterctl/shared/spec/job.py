@@ -27,6 +27,7 @@ from clusterctl.shared.spec.values import (
     Option,
     OptionText,
     Or,
+    OrAuto,
     Seconds,
     Text,
     Unshown,
@@ -54,10 +55,11 @@ class Resources:
     """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
     cpus_per_task: Count = 1
     """CPU cores for each rank."""
-    memory: Memory | None = None
-    """Memory of each node, such as "64G"."""
-    time: Minutes = 3600
-    """Time limit of each attempt; training that reaches it saves a checkpoint and returns to the queue."""
+    memory: Annotated[Memory, OrAuto()] | None = None
+    """Memory of each node, such as "64G"; "auto": a quarter more than the job's last three finished runs needed."""
+    time: Annotated[Minutes, OrAuto()] = 3600
+    """Time limit of each attempt, at which training saves and returns to the queue; "auto": half more than past runs
+    took."""
     warning: Seconds | None = None
     """How long before the time limit the run is asked to save; by default 2 minutes, at most a quarter of the limit; 0:
     never."""

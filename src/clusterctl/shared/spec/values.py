@@ -38,6 +38,10 @@ class Or(Mark):
     text: str
 
 
+class OrAuto(Mark):
+    """A job may also say "auto": the request is then determined before the value is read (`config.resolution`)."""
+
+
 @dataclass(frozen=True)
 class AtLeast(Mark):
     """Also has an upper bound: neither Slurm nor torch accepts more than 32 bits everywhere."""

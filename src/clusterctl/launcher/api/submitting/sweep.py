@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
+from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
@@ -96,7 +97,7 @@ def load_sweep(
             if script:
                 jobs.append(resolved(script, program, [*given, *keys]))
             else:
-                jobs.append(resolve(name, target, [*given, *keys], program=program))
+                jobs.append(with_auto(resolve(name, target, [*given, *keys], program=program)))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:
