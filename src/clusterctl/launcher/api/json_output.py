@@ -245,6 +245,7 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
                 "class": past.cause_class.value,
                 "cause": str(past),
                 "restarted_in": diagnosis.restarted_in(past.attempt),
+                "went_on_with": diagnosis.went_on_with(past.attempt) or None,
             }
             for past in diagnosis.history
         ],

@@ -389,6 +389,14 @@ def _of_programs(job: Job) -> Iterator[Problem]:
 
 def _of_restarts(job: Job) -> Iterator[Problem]:
     restart = job.restart
+    if restart.grow.wanted:
+        if not job.most_starts:
+            yield Problem(("restart", "grow"), "needs restarts; set restart.limit and resources.requeue")
+        if restart.by == "requeue":
+            message = "a job that is requeued keeps its limits: the run goes on in another one; remove restart.by"
+            yield Problem(("restart", "grow"), message)
+        if restart.grow.memory and job.resources.mem_per_gpu:
+            yield Problem(("restart", "grow", "memory"), "not with resources.mem_per_gpu; set resources.memory instead")
     if restart.standby and (reason := _no_standby(job)):
         yield Problem(("restart", "standby"), reason)
     if job.workload != "command":

@@ -69,6 +69,14 @@ class LeftOut(NamedTuple):
         return f"{self.node} replaced by the spare node {self.by}: {why}" if self.by else f"without {self.node}: {why}"
 
 
+class Grown(NamedTuple):
+    """What a run was short of, "memory" or "time", how much it had, and how much its next job gets: MiB or seconds."""
+
+    what: str
+    had: int
+    gets: int
+
+
 class SetupFlaw(NamedTuple):
     """A line of `setup` that failed: its number, counting the cluster's lines and then the job's."""
 
@@ -92,7 +100,7 @@ class HostRecord:
     answered the others; `script_node`: where the script runs. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
     after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
-    the script.
+    the script. `grown`: it was short of memory or time, and its next job gets more.
     """
 
     number: int
@@ -125,6 +133,7 @@ class HostRecord:
     job_state: JobState | None = None
     killed_by: int | None = None
     copied: bool = False
+    grown: Grown | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -175,7 +184,13 @@ def read_host(attempt: Attempt) -> HostRecord:
         job_state=fields.member("job_state", JobState),
         killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
+        grown=_grown(fields.table("grown")),
     )
+
+
+def _grown(fields: Fields) -> Grown | None:
+    what, had, gets = fields.text("what"), fields.whole("had"), fields.whole("gets")
+    return Grown(what, had, gets) if what in ("memory", "time") and had is not None and gets is not None else None
 
 
 def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:

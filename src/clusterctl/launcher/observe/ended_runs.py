@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
 from clusterctl.launcher.config import cache_folder
-from clusterctl.launcher.observe.attempt import AttemptEvidence, LossTrend, Mean, RunEvidence, SetupFlaw, read_evidence
+from clusterctl.launcher.observe.attempt import (
+    AttemptEvidence,
+    Grown,
+    LossTrend,
+    Mean,
+    RunEvidence,
+    SetupFlaw,
+    read_evidence,
+)
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.launcher.observe.slurm_log import EndedBy
@@ -229,6 +237,7 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "death": lambda packed: _made(Death, packed),
         "loss_trend": lambda packed: _made(LossTrend, packed),
         "used": lambda packed: _made(Used, packed),
+        "grown": lambda packed: Grown(*packed),
     },
     Death: {},
     Used: {},

@@ -65,7 +65,12 @@ def needs_of(status: Status, used: Used, now: float) -> Needs:
     if finished and used.cpus:
         cpus = max(1, math.ceil(used.cpus * HEADROOM / tasks)) * tasks
     time = enough_time(ran) if finished and ran is not None else None
-    memory_asked = memory_requested(resources, tasks) or used.memory_limit
+    memory_asked, limit = memory_requested(resources, tasks) or used.memory_limit, resources.time
+    for grown in (one.grown for one in status.attempts if one.grown and one.goes_on):  # the last one counts
+        if grown.what == "time":
+            limit = grown.gets
+        elif not resources.mem_per_cpu:
+            memory_asked = float(grown.gets << 20)
     return Needs(
         Resource("memory", memory_asked, used.memory, memory, _memory_setting(resources, tasks, memory, memory_asked)),
         Resource(
@@ -78,10 +83,10 @@ def needs_of(status: Status, used: Used, now: float) -> Needs:
         Resource("gpu_memory", used.gpu_memory_total, used.gpu_memory, None),
         Resource(
             "time",
-            float(resources.time),
+            float(limit),
             ran,
             time,
-            f"resources.time={time // 60}m" if time is not None and time != resources.time else "",
+            f"resources.time={time // 60}m" if time is not None and time != limit else "",
         ),
         used.counted,
     )

@@ -16,6 +16,7 @@ from clusterctl.shared.spec.values import (
     Count,
     Duration,
     EnvName,
+    Factor,
     Gpus,
     Line,
     Matches,
@@ -206,6 +207,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Grow:
+    """`[restart.grow]`: factors of what a run gets that was short of it; it goes on in another job."""
+
+    memory: Factor | None = None
+    """Factor of the memory for the next job if the kernel kills a rank for lack of it, such as 1.5; by default none."""
+    time: Factor | None = None
+    """Factor of the time limit for the next job if the run is ended at it, such as 2; by default none."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any factor is set."""
+        return self.memory is not None or self.time is not None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restart:
     """`[restart]`: where and how often the run is started again; it then continues from its last checkpoint."""
 
@@ -232,6 +248,8 @@ class Restart:
     progress: Line | None = None
     """The files that your own program saves, such as "ckpt/*.pt", relative to its working directory: a new one shows
     progress."""
+    grow: Grow = field(default_factory=Grow)
+    """How much more memory or time the run goes on with when it was short of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,6 +232,7 @@ TYPED_GPUS = r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,9}"
 Gpus = Annotated[GpuCount, AtLeast(0)]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[float, Above(0)]
+Factor = Annotated[float, Above(1)]
 NonNegative = Annotated[float, AtLeast(0)]
 Share = Annotated[float, Fraction()]
 Minutes = Annotated[int, Duration(60), AtLeast(1)]
