@@ -168,7 +168,11 @@ _GROUPS = {
 
 @click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")
 @click.argument("job", required=False)
-@click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Where to run; of NAME,NAME where it starts first; default: CLUSTERCTL_CLUSTER, your configuration, local.",
+)
 @options.resource_options
 @click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
 @click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
@@ -212,7 +216,7 @@ _GROUPS = {
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-@remotely(changes=True, job="job", code=True)
+@remotely(changes=True, job="job", code=True, chooses=True)
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
@@ -244,6 +248,25 @@ def submit(**typed: Any) -> None:
     except HasArray:
         request.check_sweep("--array")
         _submit_sweep(request)
+
+
+def choose_cluster(typed: Mapping[str, Any]) -> str:
+    """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
+    from clusterctl.launcher.api.submitting import where
+    from clusterctl.launcher.display.plain import plain
+
+    request = Request.of(typed)
+    if request.in_allocation or any(request.waits_for.values()):
+        given = "--in-allocation" if request.in_allocation else "--after"
+        raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
+    names = where.names_in(request.cluster or "")
+    if len(names) == 1:
+        return names[0]
+    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
+    best = where.best(found)
+    for one in found:
+        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
+    return best.cluster
 
 
 def _submit_one(request: Request) -> None:
