@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.cluster import remote_cluster
@@ -125,7 +125,10 @@ def offers(
                 )
                 given = {"job": name, "cluster": cluster, "stage": stage, "program": words, "overrides": changes}
                 found = understood(place, _OPERATION, ask(place, _OPERATION, given, payload, person=False))
-            answers.put(Offer(**{**vars(found), "cluster": cluster}))
+            seconds = found.seconds  # a far machine is not trusted
+            if seconds is not None and not 0 <= seconds < _NEVER:
+                seconds = None
+            answers.put(replace(found, cluster=cluster, seconds=seconds))
         except ClusterctlError as error:
             answers.put(Offer(cluster, problem=error.message))
 
