@@ -63,6 +63,7 @@ class Request:
     stop_early: str | None
     large_code: bool
     profile: bool
+    probe: bool
     after: tuple[str, ...]
     after_any: tuple[str, ...]
     after_start: tuple[str, ...]
@@ -123,6 +124,14 @@ class Request:
             given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
             raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
 
+    def check_probe(self) -> None:
+        """Raise UsageError for options that do not go with --probe, which ends its run after a step."""
+        others = {"--dry-run": self.dry_run, "--hold": self.hold, "--follow": self.follow, "--wait": self.wait}
+        others |= {"--sweep": self.is_sweep, "--in-allocation": self.in_allocation, "--profile": self.profile}
+        others |= {"--after": any(self.waits_for.values())}
+        if given := next((option for option, value in others.items() if value), None):
+            raise UsageError(f"--probe ends its run after a step: it does not go with {given}", "leave one of them out")
+
     def check_sweep(self, option: str) -> None:
         """Raise UsageError for options that apply to a single run: `option` starts several."""
         if self.follow:
@@ -158,7 +167,7 @@ class _Submit(options.WithProgram, options.InGroups):
 
 _GROUPS = {
     "Where and when": ("cluster", "partition", "account", "qos", "in_allocation", "dependency", "hold"),
-    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "large_code"),
+    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "probe", "large_code"),
     "Resources": ("nodes", "gpus_per_node", "tasks_per_node", "ntasks", "cpus_per_task", "memory", "gpus", "time"),
     "Sweeps": ("axes", "sweep_file", "samples", "sample_seed", "at_once", "stop_early"),
     "After other runs": ("after", "after_any", "after_start"),
@@ -211,6 +220,7 @@ _GROUPS = {
 @click.option(
     "--profile", is_flag=True, help="Profile some steps on every rank; short for --set train.profile=[10,20]."
 )
+@click.option("--probe", is_flag=True, help="Try it on one node until its first step, end it, and show what it used.")
 @_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeatable.")
 @_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
@@ -235,6 +245,10 @@ def submit(**typed: Any) -> None:
     """
     request = Request.of(typed)
     request.check()
+    if request.probe:
+        request.check_probe()
+        _probe(request)
+        return
     if request.is_sweep:
         _submit_sweep(request)
         return
@@ -248,6 +262,35 @@ def submit(**typed: Any) -> None:
     except HasArray:
         request.check_sweep("--array")
         _submit_sweep(request)
+
+
+def _probe(request: Request) -> None:
+    """Try the job on one node, and print what it used."""
+    from clusterctl.launcher.api import json_output
+    from clusterctl.launcher.api.submitting import probe as api
+    from clusterctl.launcher.display import tables, terminal
+    from clusterctl.launcher.display.build_progress import shown
+
+    def call(large: bool) -> api.Probe:
+        with shown() as progress:
+            return api.probe(
+                request.job,
+                request.cluster,
+                stage=request.stage,
+                program=request.program,
+                overrides=request.settings,
+                large_code=large,
+                started=lambda run: click.echo(f"{run.id}: trying it on one node until its first step", err=True),
+                progress=progress,
+            )
+
+    found = options.asked_if_large(call, large=request.large_code)
+    if request.output == "json":
+        options.echo_json(json_output.run_usage(found.usage))
+    else:
+        tables.show_run_usage(terminal.data(), found.usage)
+    click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
+    click.echo(tables.note_on_usage(found.usage), err=True)
 
 
 def choose_cluster(typed: Mapping[str, Any]) -> str:
