@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 90.0
 MARGIN = 0.1
 MIB = 2**20
 
@@ -256,7 +258,11 @@ def run(program: str, limit: int | None = None, *, processes: bool = False) -> R
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            if time.monotonic() > deadline:  # a pool waits for ever for a worker that was killed
+                for pid in (folder / "cgroup.procs").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 code = started.wait(LOOK_SECONDS)
                 if not processes:

@@ -13,7 +13,7 @@ from clusterctl.launcher.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.shared.errors import UsageError
 
 
-@click.command(short_help="Show hours used by runs, or what one run requested and used")
+@click.command(short_help="Show hours used by runs, or what a run needs")
 @click.argument("run", required=False)
 @click.option("--by", type=click.Choice(["user", "job", "week"]), help="Group rows by this; default: user.")
 @click.option("--since", metavar="AGE", help="Count only hours within this time: 8h, 30d; default: all.")

@@ -121,7 +121,7 @@ def offers(
 
                 words, changes = program_words(program), settings(overrides)
                 payload = load_payload(
-                    place.cluster, name, stage=stage, program=words, overrides=changes, with_code=False
+                    place.cluster, name, stage=stage, program=words, overrides=changes, only_asks=True
                 )
                 given = {"job": name, "cluster": cluster, "stage": stage, "program": words, "overrides": changes}
                 found = understood(place, _OPERATION, ask(place, _OPERATION, given, payload, person=False))
