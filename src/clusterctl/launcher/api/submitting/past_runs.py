@@ -91,16 +91,19 @@ def _sameness(job: Job) -> tuple[object, ...]:
     return job.workload, tuple(argv), repr(train), repr(job.data), place
 
 
-def with_auto(resolved: Resolved) -> Resolved:
+def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Resolved:
     """`resolved` with the memory and the time that it leaves to its last runs (`auto`), and their origin.
 
-    Raises ConfigError if there are none.
+    `known` keeps what was found, for several jobs of which many are the same. Raises ConfigError if there are no runs.
     """
     asked = [name for name in ("memory", "time") if resolved.origins.get(f"resources.{name}") == AUTO]
     if not asked:
         return resolved
     job, resources = resolved.job, resolved.job.resources
-    past = past_needs(job, runs_folder(resolved.cluster))
+    known = {} if known is None else known
+    if (same := (job.name, *_sameness(job))) not in known:
+        known[same] = past_needs(job, runs_folder(resolved.cluster))
+    past = known[same]
     origins = dict(resolved.origins)
     flags = {"memory": "--mem 16G", "time": "--time 4h"}
     for name in asked:

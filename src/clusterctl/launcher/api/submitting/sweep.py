@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
+    from clusterctl.launcher.api.submitting.past_runs import Past
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.launcher.submission.snapshot import Code
@@ -89,6 +90,7 @@ def load_sweep(
     if names and not words and not script:
         words = [*resolve(name, target, given).job.argv]
     jobs: list[Resolved] = []
+    known: dict[object, Past] = {}
     wrong: list[tuple[Settings, ConfigError]] = []
     for row in rows:
         try:
@@ -97,7 +99,7 @@ def load_sweep(
             if script:
                 jobs.append(resolved(script, program, [*given, *keys]))
             else:
-                jobs.append(with_auto(resolve(name, target, [*given, *keys], program=program)))
+                jobs.append(with_auto(resolve(name, target, [*given, *keys], program=program), known))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:
