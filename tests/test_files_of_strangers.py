@@ -90,6 +90,7 @@ READERS = {
     "launcher/slurm/shared.py": OURS,
     "engine/task/meeting.py": KERNEL,
     "engine/workloads/command.py": "folders, without following links",
+    "engine/task/memory_need.py": KERNEL,
     "engine/task/node_telemetry.py": KERNEL,
     "engine/training/checkpoint.py": WRITES,
     "engine/training/own/forward_memory.py": KERNEL,

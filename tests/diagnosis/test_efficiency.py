@@ -84,5 +84,5 @@ def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
 
 
 def test_an_excessive_time_limit_is_reported() -> None:
-    assert only(replace(GOOD, longest=900.0, held=900.0)).change == "--set resources.time=30m"
+    assert only(replace(GOOD, longest=900.0, held=900.0)).change == "--set resources.time=25m"
     assert advise(replace(GOOD, longest=900.0, held=900.0, finished=False)) == []

@@ -241,6 +241,9 @@ def test_the_json_of_a_finished_run_has_its_final_metrics(fabricate: Fabricate) 
                 "idle_since": None,
                 "gpus_idle_since": None,
                 "gpu_hours": None,
+                "requested": {"memory": None, "cpus": 2, "gpu_memory": None, "time": 1200.0},
+                "used": {"memory": None, "cpus": None, "gpu_memory": None, "time": 60},
+                "enough": {"memory": None, "cpus": None, "time": 600},
                 "note": None,
                 "tags": [],
                 "metrics": {

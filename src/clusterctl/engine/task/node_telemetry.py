@@ -7,11 +7,14 @@ the heartbeats of its ranks and writes the sample.
 
     {"time": ..., "seconds": 5.0, "cpu": 3.7, "cpus": 8, "memory": ..., "memory_limit": ..., "disk_read": ...,
      "disk_write": ..., "net_in": ..., "net_out": ..., "gpus": [{"index": 0, "utilisation": 97, ...}],
+     "peak": {"memory": ..., "cpu": 3.9, "gpu_memory": ..., "cgroup": true},
      "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
 `cpu` is the number of processors in use; memory is in bytes, rates are in bytes per second, power in watts, temperature
 in degrees Celsius; utilisation, sm_activity and memory_activity (the share of time in which a GPU's memory was read or
-written) in percent. `seconds` is the length of the sample; old samples are averaged (`node_writer.SampleFile`).
+written) in percent. `peak` is the most of the attempt so far: the memory that it needed (`memory_need`), and whether a
+cgroup counted it, the processors in use, and the memory in use on the fullest GPU. `seconds` is the length of the
+sample; old samples are averaged (`node_writer.SampleFile`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.engine.task.memory_need import MemoryNeed
 from clusterctl.shared.node.idleness import GpuReading
 from clusterctl.shared.record.place import node_name
 
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 5.0
 _FIRST_SECONDS = (1.0, 2.0)  # the first intervals, so that even a short run gets some
 _SHORTEST_SECONDS = 0.5  # of a last sample, unless it is the only one
+_LOOK_SECONDS = 0.5  # between two looks at the memory
+_PEAK_SECONDS = 1.0  # the processors in use during less time say little
 _LAST_SECONDS = 1.0  # how long the last sample may take: /proc may block
 _RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OLD_SECONDS = 6 * INTERVAL_SECONDS
@@ -69,7 +75,10 @@ def start_telemetry(
             gpus = find_gpus(environment)
             telemetry = NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
             for pause in chain(_FIRST_SECONDS, repeat(INTERVAL_SECONDS)):
-                last = ended.wait(pause)
+                for _ in range(round(pause / _LOOK_SECONDS)):
+                    if last := ended.wait(_LOOK_SECONDS):
+                        break
+                    telemetry.look()
                 telemetry.sample(last=last)
                 if last:
                     return
@@ -99,18 +108,37 @@ class NodeTelemetry:
         self._usage, self._gpus, self._send, self._clock = usage, gpus, send, clock
         self._time, self._last = clock(), usage.read()
         self._sent = False
+        self._peak_cpu = 0.0
+        self._peak_gpu_memory: int | None = None
 
     def sample(self, *, last: bool = False) -> None:
         """Send a sample of the time since the last one that was sent; the `last` one only if it is long enough."""
-        now = self._clock()
-        if last and self._sent and now - self._time < _SHORTEST_SECONDS:
-            return
+        now, needed = self._clock(), self._usage.need.bytes
         usage = self._usage.read()
+        if last and self._sent and now - self._time < _SHORTEST_SECONDS and self._usage.need.bytes == needed:
+            return
         seconds = max(now - self._time, 1e-3)
         machine = rates(self._last, usage, seconds) | {"cpus": self._usage.cpus}
         times = {"time": round(now, 3), "seconds": max(round(seconds, 1), 0.1)}
-        if self._send(times | machine | {"gpus": self._gpus()}):
+        gpus = self._gpus()
+        peak = self._peak(machine["cpu"] if seconds >= _PEAK_SECONDS else 0.0, gpus)
+        if self._send(times | machine | {"gpus": gpus, "peak": peak}):
             self._time, self._last, self._sent = now, usage, True
+
+    def look(self) -> None:
+        """Update the peak of the memory between two samples."""
+        self._usage.look_at_memory()
+
+    def _peak(self, cpu: float, gpus: list[Gpu]) -> dict[str, Any]:
+        used = [memory for gpu in gpus if (memory := gpu.get("memory")) is not None]
+        self._peak_cpu = max(cpu, self._peak_cpu)
+        self._peak_gpu_memory = max([*used, *filter(None, [self._peak_gpu_memory])], default=None)
+        return {
+            "memory": self._usage.need.bytes,
+            "cpu": self._peak_cpu or None,
+            "gpu_memory": self._peak_gpu_memory,
+            "cgroup": self._usage.in_cgroup,
+        }
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
@@ -301,6 +329,9 @@ class NodeUsage:
         self._marks = [f"{name}={self.environment[name]}".encode() for name in _MARKS if name in self.environment]
         self._processors = self._cgroup("cpuacct", "cpu.stat")
         self._memory = self._cgroup("memory", "memory.current")
+        self.need = MemoryNeed(None)
+        with suppress(*_GONE):
+            self.need = MemoryNeed(self._memory)
 
     def read(self) -> Usage:
         """The current usage."""
@@ -317,7 +348,19 @@ class NodeUsage:
                 memory = int(first.read_text()) - _named(folder / "memory.stat", "total_inactive_file")
             else:
                 memory = int((folder / "memory.current").read_text()) - _named(folder / "memory.stat", "inactive_file")
+        self.look_at_memory()
         return Usage(cpu_seconds, memory, self._memory_limit(), read, written, *self._network())
+
+    def look_at_memory(self) -> None:
+        """Update `need`, from the processes of the last `read` if there is no cgroup."""
+        ours = (self.root / "proc" / str(pid) for pid, counters in self._seen.items() if counters.ours)
+        with suppress(*_GONE):
+            self.need.look(ours)
+
+    @property
+    def in_cgroup(self) -> bool:
+        """Whether the kernel counts the job's memory."""
+        return self._memory is not None
 
     @property
     def cpus(self) -> int:

@@ -145,7 +145,7 @@ def main(context: Context) -> None:
         raise TaskError("workload command needs a program", 'set argv, such as argv = ["python", "train.py"]')
     no_python = job.argv[0] == "python" and shutil.which("python") is None  # some systems have only python3
     program = "python3" if no_python else job.argv[0]
-    start_telemetry(events.link, place)
+    end_telemetry = start_telemetry(events.link, place)
     events.stage(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
@@ -170,6 +170,7 @@ def main(context: Context) -> None:
             events.heart.observer = observe(child.pid, attempt, place, gpus)
         port = int(variables["MASTER_PORT"]) if place.rank == 0 else None
         code = _wait(child, context, warned, stop_file, port, times)
+    end_telemetry()
     if stop.leaving:  # the program was killed by the thread that ends this process
         threading.Event().wait()
     asked = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.observe.measurements import progress
+from clusterctl.launcher.observe.needs import needs_of
 from clusterctl.launcher.observe.run_names import submission
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.vocabulary import KNOWN, Role, metric_of
 from clusterctl.shared.spec import to_record
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.several_clusters import Answered
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.sweeps import Sweep
-    from clusterctl.launcher.api.usage import UsageReport
+    from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.comparison import Comparison, FileDifference
+    from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
     from clusterctl.launcher.sandbox.lifecycle import SandboxStatus
@@ -84,7 +87,7 @@ def flat(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, 
     One with the name of another column, such as "started", is in "metrics.started".
     """
     keys = json.loads(STATUS_SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"]
-    columns = [key for key in keys if key not in ("metrics", "after")]
+    columns = [key for key in keys if key not in ("metrics", "after", "requested", "used", "enough")]
     listed = {name for name, metric in KNOWN.items() if metric.listed}
     logged = {name for one in found for name in one["metrics"]} - listed
     own = {
@@ -139,8 +142,17 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "directory": str(record.run.path),
         "work": str(record.run.work),
         "gpu_hours": status.gpu_hours(now),
+        **resources(needs_of(status, attempt.used if attempt else NOT_MEASURED, now)),
         "note": record.job.note,
         "tags": list(record.job.tags),
+    }
+
+
+def resources(found: Needs) -> dict[str, Any]:
+    """What one run requested of each node, used, and would have had enough of, in bytes, cores and seconds."""
+    return {
+        kind: {one.name: getattr(one, kind) for one in found.all if one.name != "gpu_memory" or kind != "enough"}
+        for kind in ("requested", "used", "enough")
     }
 
 
@@ -162,6 +174,21 @@ def usage(found: UsageReport) -> dict[str, Any]:
     """`usage`."""
     rows, total = to_record([*found.rows]), to_record(found.total)
     return {**_VERSION, "as_of": found.as_of, "since": found.since, "by": found.by, "rows": rows, "total": total}
+
+
+def run_usage(found: RunUsage) -> dict[str, Any]:
+    """`usage RUN`."""
+    return {
+        **_VERSION,
+        "as_of": found.as_of,
+        "id": found.status.record.run.id,
+        "stage": found.status.state.value,
+        "gpu_percent": None if found.gpu_busy is None else 100 * found.gpu_busy,
+        "cpu_percent": None if found.cpu_busy is None else 100 * found.cpu_busy,
+        "counted_by_kernel": found.needs.counted,
+        **resources(found.needs),
+        "changes": [one.change for one in found.needs.all if one.change],
+    }
 
 
 def with_jobs(report: Report | None, jobs: Iterable[SlurmJob], now: float) -> dict[str, Any]:
@@ -230,6 +257,7 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
                 "class": past.cause_class.value,
                 "cause": str(past),
                 "restarted_in": diagnosis.restarted_in(past.attempt),
+                "went_on_with": diagnosis.went_on_with(past.attempt) or None,
             }
             for past in diagnosis.history
         ],

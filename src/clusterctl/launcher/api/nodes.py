@@ -72,7 +72,9 @@ def allocate(job: str | None = None, cluster: str | None = None, *, overrides: O
     """
     target, changes = load_cluster(cluster), settings(overrides)
     if job:
-        resolved = resolve(job, target, changes)
+        from clusterctl.launcher.api.submitting.past_runs import with_auto
+
+        resolved = with_auto(resolve(job, target, changes))
     else:
         example = str(shipped_folder() / "jobs" / "command.toml")
         plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={int(target.gpus_per_node) or 1}"]

@@ -1,4 +1,7 @@
-"""The GPU and CPU hours used by runs, grouped by user, job or week, from the run directories alone."""
+"""The GPU and CPU hours used by runs, grouped by user, job or week, and what one run requested and used.
+
+From the run directories alone.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.api.find import age_seconds, query
+from clusterctl.launcher.api.find import age_seconds, find, query
 from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
 from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement, repeated_from
+from clusterctl.launcher.observe.needs import needs_of, used_in
 from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.files import modified_at, names_in
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.telemetry import Sample
     from clusterctl.shared.errors import ClusterctlError
@@ -62,6 +68,30 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
     last = {stretch.run: stretch.left_out for stretch in sorted(stretches, key=lambda one: one.start)}
     lines = tuple(f"{run}: {'; '.join(left_out)}" for run, left_out in last.items() if left_out)
     return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, lines, found.problems)
+
+
+@dataclass(frozen=True)
+class RunUsage:
+    """What one run requested of each node, used, and needs. Shares are from 0 to 1, over all attempts."""
+
+    as_of: float
+    status: Status
+    needs: Needs
+    gpu_busy: float | None
+    cpu_busy: float | None
+    problems: tuple[ClusterctlError, ...] = ()
+
+
+def usage_of(name: str, cluster: str | None = None) -> RunUsage:
+    """The resources of the run `name`, by its telemetry. Raises what `find` raises, and ConfigError."""
+    run = find(name, cluster).directory
+    found = report([run])
+    if not found.statuses:
+        raise found.problems[0]
+    (status,) = found.statuses
+    busy = row_of(run.id, stretches_of(status, found.as_of))
+    needs = needs_of(status, used_in(run.attempts()), found.as_of)
+    return RunUsage(found.as_of, status, needs, busy.gpu_busy, busy.cpu_busy, found.problems)
 
 
 # Resource usage from run directories: GPU-hours and CPU-hours, their utilization, and repeated steps.

@@ -63,7 +63,7 @@ GROUPS = {
     "Keep": {
         "fetch": "Copy a run's files to this machine",
         "export": "Pack a run into an archive",
-        "usage": "Show GPU-hours and CPU-hours used by runs",
+        "usage": "Show hours used by runs, or what a run needs",
         "clean": "Show disk usage and remove old runs",
     },
     "Prepare": {

@@ -107,7 +107,7 @@ resource_options = together(
     click.option("-N", "--nodes", metavar="N", help="Short for --set resources.nodes=N."),
     click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
     click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
-    click.option("-t", "--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
+    click.option("-t", "--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00, auto."),
     click.option("-p", "--partition", metavar="NAME", help="Slurm partition."),
     click.option("-A", "--account", metavar="NAME", help="Slurm account."),
     click.option("--qos", metavar="NAME", help="Slurm quality of service."),
@@ -215,6 +215,14 @@ def show_batches(batches: Batches | None) -> None:
     """Print how the training splits its examples over ranks."""
     if batches:
         click.echo(str(batches), err=True)
+
+
+def show_advice(advice: str) -> None:
+    """Print how a request compares with what earlier runs needed."""
+    if advice:
+        from clusterctl.launcher.display.plain import plain
+
+        click.echo(plain(advice), err=True)
 
 
 def warn_of(problems: Iterable[Any]) -> None:

@@ -40,7 +40,19 @@ def forwarding(command: click.Command) -> click.Command:
     def called(**values: Any) -> Any:
         from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster
 
-        context = click.get_current_context()
+        context, words = click.get_current_context(), click.get_current_context().find_root().obj
+        if manner.get("chooses") and "," in (values["cluster"] or ""):
+            from clusterctl.launcher.cli.submit import choose_cluster
+
+            typed, values["cluster"] = values["cluster"], choose_cluster(values)
+            words = [
+                values["cluster"]
+                if word == typed
+                else f"--cluster={values['cluster']}"
+                if word == f"--cluster={typed}"
+                else word
+                for word in words
+            ]
         several = context.info_name == "status" and "," in (values["cluster"] or "")
         stays = several or ("files" in manner and names_files(values[manner["files"]]))
         place = None if stays else remote_cluster(values["cluster"])
@@ -48,7 +60,7 @@ def forwarding(command: click.Command) -> click.Command:
             return callback(**values)
         from clusterctl.launcher.cli.forward import Forwarded, Manner
 
-        return Forwarded(Manner(**manner), values, place, context.find_root().obj).run()
+        return Forwarded(Manner(**manner), values, place, words).run()
 
     called.wrapped = callback  # type: ignore[attr-defined]
     command.callback = called

@@ -63,6 +63,7 @@ class Request:
     stop_early: str | None
     large_code: bool
     profile: bool
+    probe: bool
     after: tuple[str, ...]
     after_any: tuple[str, ...]
     after_start: tuple[str, ...]
@@ -123,6 +124,14 @@ class Request:
             given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
             raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
 
+    def check_probe(self) -> None:
+        """Raise UsageError for options that do not go with --probe, which ends its run after a step."""
+        others = {"--dry-run": self.dry_run, "--hold": self.hold, "--follow": self.follow, "--wait": self.wait}
+        others |= {"--sweep": self.is_sweep, "--in-allocation": self.in_allocation, "--profile": self.profile}
+        others |= {"--after": any(self.waits_for.values())}
+        if given := next((option for option, value in others.items() if value), None):
+            raise UsageError(f"--probe ends its run after a step: it does not go with {given}", "leave one of them out")
+
     def check_sweep(self, option: str) -> None:
         """Raise UsageError for options that apply to a single run: `option` starts several."""
         if self.follow:
@@ -158,7 +167,7 @@ class _Submit(options.WithProgram, options.InGroups):
 
 _GROUPS = {
     "Where and when": ("cluster", "partition", "account", "qos", "in_allocation", "dependency", "hold"),
-    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "large_code"),
+    "Settings": ("settings", "name", "note", "tags", "stage", "code", "profile", "probe", "large_code"),
     "Resources": ("nodes", "gpus_per_node", "tasks_per_node", "ntasks", "cpus_per_task", "memory", "gpus", "time"),
     "Sweeps": ("axes", "sweep_file", "samples", "sample_seed", "at_once", "stop_early"),
     "After other runs": ("after", "after_any", "after_start"),
@@ -168,13 +177,17 @@ _GROUPS = {
 
 @click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")
 @click.argument("job", required=False)
-@click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Where to run; of NAME,NAME where it starts first; default: CLUSTERCTL_CLUSTER, your configuration, local.",
+)
 @options.resource_options
 @click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
 @click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
 @click.option("-D", "--chdir", metavar="FOLDER", help="Folder in which a batch script starts.")
 @click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
-@click.option("--mem", "memory", metavar="SIZE", help="Memory of each node, such as 64G.")
+@click.option("--mem", "--memory", "memory", metavar="SIZE", help="Memory of each node: 64G, or auto (by past runs).")
 @click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
 @click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
 @click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
@@ -207,12 +220,13 @@ _GROUPS = {
 @click.option(
     "--profile", is_flag=True, help="Profile some steps on every rank; short for --set train.profile=[10,20]."
 )
+@click.option("--probe", is_flag=True, help="Try it on one node until its first step, end it, and show what it used.")
 @_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeatable.")
 @_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-@remotely(changes=True, job="job", code=True)
+@remotely(changes=True, job="job", code=True, chooses=True)
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
@@ -231,6 +245,10 @@ def submit(**typed: Any) -> None:
     """
     request = Request.of(typed)
     request.check()
+    if request.probe:
+        request.check_probe()
+        _probe(request)
+        return
     if request.is_sweep:
         _submit_sweep(request)
         return
@@ -244,6 +262,54 @@ def submit(**typed: Any) -> None:
     except HasArray:
         request.check_sweep("--array")
         _submit_sweep(request)
+
+
+def _probe(request: Request) -> None:
+    """Try the job on one node, and print what it used."""
+    from clusterctl.launcher.api import json_output
+    from clusterctl.launcher.api.submitting import probe as api
+    from clusterctl.launcher.display import tables, terminal
+    from clusterctl.launcher.display.build_progress import shown
+
+    def call(large: bool) -> api.Probe:
+        with shown() as progress:
+            return api.probe(
+                request.job,
+                request.cluster,
+                stage=request.stage,
+                program=request.program,
+                overrides=request.settings,
+                large_code=large,
+                started=lambda run: click.echo(f"{run.id}: trying it on one node until its first step", err=True),
+                progress=progress,
+            )
+
+    found = options.asked_if_large(call, large=request.large_code)
+    if request.output == "json":
+        options.echo_json(json_output.run_usage(found.usage))
+    else:
+        tables.show_run_usage(terminal.data(), found.usage)
+    click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
+    click.echo(tables.note_on_usage(found.usage), err=True)
+
+
+def choose_cluster(typed: Mapping[str, Any]) -> str:
+    """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
+    from clusterctl.launcher.api.submitting import where
+    from clusterctl.launcher.display.plain import plain
+
+    request = Request.of(typed)
+    if request.in_allocation or any(request.waits_for.values()):
+        given = "--in-allocation" if request.in_allocation else "--after"
+        raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
+    names = where.names_in(request.cluster or "")
+    if len(names) == 1:
+        return names[0]
+    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
+    best = where.best(found)
+    for one in found:
+        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
+    return best.cluster
 
 
 def _submit_one(request: Request) -> None:
@@ -265,6 +331,7 @@ def _submit_one(request: Request) -> None:
 
     run = options.asked_if_large(call, large=request.large_code)
     options.show_batches(run.batches)
+    options.show_advice(run.advice)
     options.warn_of(run.warnings)
     echo_run(run, request.output)
     if not (request.follow or request.wait):
@@ -362,6 +429,7 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
+    options.show_advice(plan.advice)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
         click.echo(plan.ask_slurm(), err=True)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
+AUTO = "auto"  # a request that the job's last runs determine; until then it has its default, and this as its origin
 # clusterctl uses these options to find, watch and end runs, so [resources] sbatch must not change them.
 RESERVED_OPTIONS = frozenset(
     {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
@@ -169,7 +170,14 @@ def resolve_again(
 
 
 def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
-    """The job described by `values`, completed and validated, and the origins by key."""
+    """The job described by `values`, completed and validated, and the origins by key.
+
+    A request that is `auto` has its default, and that origin: `api.submitting.past_runs` replaces it.
+    """
+    for key in (("resources", "memory"), ("resources", "time")):
+        if values.get(key) == AUTO:
+            values.drop(key)
+            values.origins[key] = AUTO
     job = _completed(read_values(Job, values, file), values, file, cwd)
     if problems := list(contradictions(job, cluster)):
         raise explained(problems, values, file)
@@ -254,7 +262,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
                 cpus, values.origins["resources", "cpus_per_task"] = int(gpus), "default: one a GPU"
     warning = resources.warning
     if warning is None:
-        warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
+        warning = default_warning(resources.time)
         values.origins["resources", "warning"] = "default: 2 minutes, at most a quarter of the time"
     restart = job.restart
     if restart.at_limit is None:
@@ -273,6 +281,11 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         environment=absolute(("environment",), job.environment),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
+
+
+def default_warning(limit: int) -> int:
+    """How long before a time limit a run is asked to save."""
+    return min(DEFAULT_WARNING_SECONDS, limit // 4)
 
 
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
@@ -383,6 +396,14 @@ def _of_programs(job: Job) -> Iterator[Problem]:
 
 def _of_restarts(job: Job) -> Iterator[Problem]:
     restart = job.restart
+    if restart.grow.wanted:
+        if not job.most_starts:
+            yield Problem(("restart", "grow"), "needs restarts; set restart.limit and resources.requeue")
+        if restart.by == "requeue":
+            message = "a job that is requeued keeps its limits: the run goes on in another one; remove restart.by"
+            yield Problem(("restart", "grow"), message)
+        if restart.grow.memory and job.resources.mem_per_gpu:
+            yield Problem(("restart", "grow", "memory"), "not with resources.mem_per_gpu; set resources.memory instead")
     if restart.standby and (reason := _no_standby(job)):
         yield Problem(("restart", "standby"), reason)
     if job.workload != "command":

@@ -13,12 +13,14 @@ from clusterctl.launcher.diagnosis.hangs import ended_writers
 from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
 from clusterctl.launcher.diagnosis.running import explain_running, unheard
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
+from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
 from clusterctl.launcher.observe.state import NEVER_STARTS
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import Cause, SlurmError
+from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
@@ -48,6 +50,15 @@ class Diagnosis:
         if host is None:
             return None
         return "allocation" if host.restarting else "queue" if host.requeued or host.requeuing else None
+
+    def went_on_with(self, attempt: int | None) -> str:
+        """How much memory or time the next job got instead of what it was short of; empty if it got the same."""
+        grown = next((one.grown for one in self.status.attempts if one.number == attempt and one.goes_on), None)
+        if grown is None:
+            return ""
+        if grown.what == "time":
+            return f"a time limit of {duration(grown.gets)} instead of {duration(grown.had)}"
+        return f"{written_memory(grown.gets << 20)} instead of {written_memory(grown.had << 20)} of memory"
 
     @property
     def headline(self) -> Finding:

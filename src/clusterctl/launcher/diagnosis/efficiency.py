@@ -7,16 +7,27 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.launcher.observe.needs import (
+    HEADROOM,
+    enough_memory,
+    enough_time,
+    memory_requested,
+    needs_of,
+    written_memory,
+)
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
-from clusterctl.shared.spec.values import GpuCount, mebibytes
+from clusterctl.shared.spec.values import GpuCount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.launcher.observe.history import History
+    from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.telemetry import Used
     from clusterctl.launcher.observe.timeline import Span
 
 IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
@@ -24,7 +35,6 @@ MUCH = 0.4  # share of a step for its input or for communication
 UNUSED_SHARE = 0.5  # of the CPUs or memory requested
 WASTE = 0.05  # of the time paid for
 SHORT = 0.25  # of the time limit
-_HEADROOM = 1.25
 _SHORTEST_SECONDS = 600  # a shorter run shows little about its needs
 
 
@@ -58,6 +68,7 @@ class Use:
     restarting: float = 0.0  # spent by restarted attempts before training
     finished: bool = False
     batch_key: str = "batch_size"
+    needs: Needs | None = None
 
     @property
     def gpu_hours(self) -> float:
@@ -77,8 +88,8 @@ class Advice:
     change: str = ""
 
 
-def use_of(status: Status, history: History, now: float) -> Use:
-    """The resource use of a run until `now` or its end."""
+def use_of(status: Status, history: History, now: float, used: Used | None = None) -> Use:
+    """The resource use of a run until `now` or its end. `used`: the most of all attempts (default: the last)."""
     resources = status.record.job.resources
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
@@ -86,6 +97,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
     nodes = history.nodes.values()
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
+    used = used or (status.attempt.used if status.attempt else NOT_MEASURED)
     return Use(
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
@@ -93,9 +105,9 @@ def use_of(status: Status, history: History, now: float) -> Use:
         batch_key=batch_key(status.record.job.train),
         gpus_per_node=GpuCount(resources.gpus_per_node or 0),
         time_limit=float(resources.time),
-        memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
+        memory_asked=memory_requested(resources, status.record.tasks_per_node),
         cpu_busiest=max(cpus, default=None),
-        memory_highest=max(memory, default=None),
+        memory_highest=used.memory or max(memory, default=None),
         gpus=tuple(
             GpuUse(node.name, number, mean)
             for node in nodes
@@ -110,6 +122,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         undone=history.undone_steps * _seconds_a_step(history),
         restarting=sum(_before_training(spans) for spans in list(phases.values())[1:]),
         finished=status.state is State.FINISHED,
+        needs=needs_of(status, used, now),
     )
 
 
@@ -181,17 +194,16 @@ def _unused_requests(use: Use) -> Iterator[Advice]:
     """More CPUs, memory or time than it used."""
     asked, busiest, highest = use.tasks_per_node * use.cpus_per_task, use.cpu_busiest, use.memory_highest
     if busiest is not None and use.cpus_per_task != 1 and use.held >= _SHORTEST_SECONDS:
-        needed = max(1, math.ceil(busiest * _HEADROOM / use.tasks_per_node))
+        needed = max(1, math.ceil(busiest * HEADROOM / use.tasks_per_node))
         if busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
             text = f"No node used more than {busiest:.1f} of its {asked} CPUs."
             yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
     memory = use.memory_asked if use.held >= _SHORTEST_SECONDS else None
     if memory is not None and highest is not None and highest < UNUSED_SHARE * memory:
-        gigabytes = max(1, math.ceil(highest * _HEADROOM / 2**30))
         text = f"No node used more than {highest / 2**30:.1f} of the {memory / 2**30:.0f} GiB of memory requested."
-        yield Advice("Too much memory", text, f"--set resources.memory={gigabytes}G")
+        yield Advice("Too much memory", text, f"--set resources.memory={written_memory(enough_memory(highest))}")
     if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
-        minutes = max(10, math.ceil(use.longest * 2 / 60))
+        minutes = enough_time(use.held) // 60
         text = (
             f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm may start it earlier "
             "with a shorter limit."

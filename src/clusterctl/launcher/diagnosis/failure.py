@@ -49,6 +49,8 @@ _REFUSALS = {
     Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
     Refusal.IN_ALLOCATION: "a requeue would end the allocation that it runs in",
     Refusal.REQUEUE_FAILED: "scontrol requeue failed",
+    Refusal.NO_MORE_MEMORY: "no node of its partition has more memory (restart.grow)",
+    Refusal.NO_MORE_TIME: "its partition allows no more time (restart.grow)",
 }
 
 

@@ -104,6 +104,8 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
 def _past(diagnosis: Diagnosis, past: Finding) -> str:
     """Why an earlier attempt ended, on one line, and where the run went on."""
     again = " (started again in the same job)" if diagnosis.restarted_in(past.attempt) == "allocation" else ""
+    if more := diagnosis.went_on_with(past.attempt):
+        again = f" (went on with {more})"
     return f"{past.cause_class}: {plain(str(past))}{again}"
 
 

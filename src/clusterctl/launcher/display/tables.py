@@ -19,6 +19,7 @@ from clusterctl.launcher.display.runs_table import row_of, show_runs
 from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
 from clusterctl.shared.errors import HostError, SlurmError
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural, slurm_time
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.clean import CleanUp
     from clusterctl.launcher.api.remote.several_clusters import Answered
-    from clusterctl.launcher.api.usage import UsageReport
+    from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.containers.contents import Image
+    from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.slurm import Inventory, Node
     from clusterctl.launcher.slurm.fits import Largest, Room
     from clusterctl.launcher.slurm.jobs import SlurmJob
@@ -129,6 +131,38 @@ def show_usage(console: Console, found: UsageReport) -> None:
     show_columns(console, (found.by.upper(), *_USAGE_NUMBERS), rows, _USAGE_NUMBERS)
     for line in found.left_out:
         console.print(Text(plain(line)))
+
+
+_RESOURCE_NUMBERS = ("REQUESTED", "USED", "ENOUGH")
+
+
+def show_run_usage(console: Console, found: RunUsage) -> None:
+    """Print one line per resource of a node: requested, used, and enough, with the setting to change."""
+    rows = [row for row in resource_rows(found.needs, found.gpu_busy) if any(row[1:])]
+    show_columns(console, ("PER NODE", *_RESOURCE_NUMBERS, "NEXT TIME"), rows, _RESOURCE_NUMBERS)
+
+
+def resource_rows(needs: Needs, gpu_busy: float | None) -> list[Row]:
+    """A row for each resource: its name, the three amounts, and what to type next time."""
+    writers = {"cpus": lambda cores: f"{cores:.1f}".removesuffix(".0"), "time": duration}
+    names = {"cpus": "CPUs", "gpu_memory": "GPU memory"}
+    rows: list[Row] = []
+    for one in needs.all:
+        write = writers.get(one.name, as_bytes)
+        amounts = ("" if amount is None else write(amount) for amount in (one.requested, one.used, one.enough))
+        rows.append((names.get(one.name, one.name), *amounts, one.change and f"--set {one.change}"))
+    if gpu_busy is not None:
+        rows.append(("GPU use", "100%", f"{gpu_busy:.0%}", "", ""))
+    return rows
+
+
+def note_on_usage(found: RunUsage) -> str:
+    """How the numbers of `show_run_usage` were measured, in a line."""
+    if found.needs.memory.used is None:
+        return "no use was measured: the run has no telemetry, as batch scripts, or it has not started"
+    by = "by the kernel, in the job's cgroup" if found.needs.counted else "by adding up its processes, twice a second"
+    until = "" if found.status.state is State.FINISHED else "; enough is only known once the run has finished"
+    return f"memory is what could not have been taken back, measured {by}{until}"
 
 
 # The runs of several clusters, one table per cluster.

@@ -19,7 +19,7 @@ from clusterctl.launcher.observe.run_record import (
     read_successor,
 )
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
-from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
+from clusterctl.launcher.observe.telemetry import NOT_MEASURED, NodesNow, Used, nodes_now, used_by
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
 from clusterctl.shared.node.signals import EXIT_TERMINATED
@@ -69,6 +69,14 @@ class LeftOut(NamedTuple):
         return f"{self.node} replaced by the spare node {self.by}: {why}" if self.by else f"without {self.node}: {why}"
 
 
+class Grown(NamedTuple):
+    """What a run was short of, "memory" or "time", how much it had, and how much its next job gets: MiB or seconds."""
+
+    what: str
+    had: int
+    gets: int
+
+
 class SetupFlaw(NamedTuple):
     """A line of `setup` that failed: its number, counting the cluster's lines and then the job's."""
 
@@ -102,7 +110,8 @@ class HostRecord:
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
     after a syntax error. `node_setup_start`, `node_setup_end`: when the lines of `node_setup` ran on the nodes;
     `node_setup`: those that failed, and so ended the attempt. `job_state`: how the job of a batch script ended in
-    Slurm; `killed_by`: the signal that ended the script.
+    Slurm; `killed_by`: the signal that ended the script. `grown`: it was short of memory or time, and its next job gets
+    more.
     """
 
     number: int
@@ -138,6 +147,7 @@ class HostRecord:
     job_state: JobState | None = None
     killed_by: int | None = None
     copied: bool = False
+    grown: Grown | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -191,7 +201,13 @@ def read_host(attempt: Attempt) -> HostRecord:
         job_state=fields.member("job_state", JobState),
         killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
+        grown=_grown(fields.table("grown")),
     )
+
+
+def _grown(fields: Fields) -> Grown | None:
+    what, had, gets = fields.text("what"), fields.whole("had"), fields.whole("gets")
+    return Grown(what, had, gets) if what in ("memory", "time") and had is not None and gets is not None else None
 
 
 def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:
@@ -286,6 +302,7 @@ class AttemptEvidence(HostRecord):
     idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
     gpus_idle_since: float | None = None  # last activity of any GPU
     loss_trend: LossTrend | None = None  # of the loss, unless the training is clearly learning
+    used: Used = NOT_MEASURED  # the most of its nodes' resources so far
 
 
 @dataclass(frozen=True)
@@ -380,7 +397,7 @@ def _with_its_ranks(
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
     newest = newest_values(lines)
     if over or nodes is None:
-        nodes = NodesNow() if over else nodes_now(attempt, tasks)
+        nodes = NodesNow(used=used_by(attempt)) if over else nodes_now(attempt, tasks)
     alarm = read_fields(attempt.hang_json)
     death = None
     if evidence.exit_code:
@@ -397,6 +414,7 @@ def _with_its_ranks(
         gpu=nodes.gpu,
         idle_since=nodes.idle_since,
         gpus_idle_since=nodes.gpus_idle_since,
+        used=nodes.used,
     )
 
 

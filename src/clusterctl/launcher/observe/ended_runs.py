@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
 from clusterctl.launcher.config import cache_folder
-from clusterctl.launcher.observe.attempt import AttemptEvidence, LossTrend, Mean, RunEvidence, SetupFlaw, read_evidence
+from clusterctl.launcher.observe.attempt import (
+    AttemptEvidence,
+    Grown,
+    LossTrend,
+    Mean,
+    RunEvidence,
+    SetupFlaw,
+    read_evidence,
+)
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.state import settled
+from clusterctl.launcher.observe.telemetry import Used
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.cache_file import CacheContent, read_cache, write_cache
@@ -86,7 +95,7 @@ class _CachedRun(NamedTuple):
 
 
 # Other versions have other fields, or give them other meanings.
-_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Death, LossTrend)
+_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Death, LossTrend, Used)
 _FORM = [__version__, [*_CachedRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
 
 
@@ -227,8 +236,11 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "state": State,
         "death": lambda packed: _made(Death, packed),
         "loss_trend": lambda packed: _made(LossTrend, packed),
+        "used": lambda packed: _made(Used, packed),
+        "grown": lambda packed: Grown(*packed),
     },
     Death: {},
+    Used: {},
     LossTrend: {
         "first": lambda packed: Mean(*packed),
         "newest": lambda packed: Mean(*packed),

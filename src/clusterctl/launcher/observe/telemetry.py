@@ -25,10 +25,11 @@ _LAST_BYTES = 16384  # holds a few samples of a node with sixteen GPUs
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its utilisation in percent, None if the driver does not report it."""
+    """One GPU: its utilisation in percent and its memory in bytes, None if the driver does not report it."""
 
     index: int = 0
     utilisation: float | None = None
+    memory_total: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,36 @@ class RankSample:
     step_seconds: float | None = None
     busy_seconds: float | None = None
     idle: float | None = None
+
+
+@dataclass(frozen=True)
+class Used:
+    """The most that an attempt used on any of its nodes: CPU cores, memory in bytes; None if not measured.
+
+    `memory` is what the kernel could not have taken back, `memory_limit` the job's limit on a node; `counted`: the
+    kernel counted it in the job's cgroup. `gpu_memory` is that of the fullest GPU, which has `gpu_memory_total`.
+    """
+
+    memory: float | None = None
+    cpus: float | None = None
+    gpu_memory: float | None = None
+    gpu_memory_total: float | None = None
+    memory_limit: float | None = None
+    counted: bool = False
+
+    @classmethod
+    def most(cls, found: Iterable[Used]) -> Used:
+        """The highest of each."""
+        each = list(found)
+        names = ("memory", "cpus", "gpu_memory", "gpu_memory_total", "memory_limit")
+        highest = {
+            name: max((value for one in each if (value := getattr(one, name)) is not None), default=None)
+            for name in names
+        }
+        return cls(**highest, counted=any(one.counted for one in each))
+
+
+NOT_MEASURED = Used()
 
 
 @dataclass(frozen=True)
@@ -55,6 +86,7 @@ class Sample:
     ranks: Mapping[int, RankSample] = field(default_factory=dict)
     seconds: float | None = None  # duration of the sample
     gpu_idle: float | None = None  # seconds for which all GPUs of the node have been idle
+    peak: Used = NOT_MEASURED  # of the attempt so far
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -63,12 +95,24 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
     time = fields.moment("time")
     if time is None:
         return None
-    gpus = tuple(Gpu(gpu.whole("index") or 0, gpu.number("utilisation")) for gpu in fields.tables("gpus"))
+    gpus = tuple(
+        Gpu(gpu.whole("index") or 0, gpu.number("utilisation"), gpu.number("memory_total"))
+        for gpu in fields.tables("gpus")
+    )
     ranks = fields.table("ranks")
     of_ranks = {int(rank): _of_rank(ranks.table(rank)) for rank in ranks.content if _RANK.fullmatch(rank)}
     cpu, cpus, memory, memory_limit = map(fields.number, ("cpu", "cpus", "memory", "memory_limit"))
     seconds, gpu_idle = map(fields.number, ("seconds", "gpu_idle"))
-    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, seconds, gpu_idle)
+    highest = fields.table("peak")
+    peak = Used(
+        memory=highest.number("memory"),
+        cpus=highest.number("cpu"),
+        gpu_memory=highest.number("gpu_memory"),
+        gpu_memory_total=max((gpu.memory_total for gpu in gpus if gpu.memory_total is not None), default=None),
+        memory_limit=memory_limit,
+        counted=highest.flag("cgroup"),
+    )
+    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, seconds, gpu_idle, peak)
 
 
 def _of_rank(fields: Fields) -> RankSample:
@@ -77,8 +121,9 @@ def _of_rank(fields: Fields) -> RankSample:
 
 
 class NodesNow(NamedTuple):
-    """The current state of the nodes. `gpu`: mean GPU utilisation in percent; None if no GPU reports it.
+    """The current state of the nodes, and the most that they `used`.
 
+    `gpu`: mean GPU utilisation in percent; None if no GPU reports it.
     `idle_since`: since when all ranks of a program that logs no steps are idle; None if under a minute.
     `gpus_idle_since`: since when all GPUs are idle; None if under five minutes.
     """
@@ -86,6 +131,7 @@ class NodesNow(NamedTuple):
     gpu: float | None = None
     idle_since: float | None = None
     gpus_idle_since: float | None = None
+    used: Used = NOT_MEASURED
 
 
 def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
@@ -100,7 +146,17 @@ def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
     if idle is not None or gpus_idle is not None:
         all_samples = some | latest_samples(files, files.keys() - some.keys())
         idle, gpus_idle = idle_since(all_samples, tasks), gpus_idle_since(all_samples)
-    return NodesNow(gpu_utilisation(some), idle, gpus_idle)
+    return NodesNow(gpu_utilisation(some), idle, gpus_idle, _most(some))
+
+
+def used_by(attempt: Attempt) -> Used:
+    """The most that an attempt used. Of many nodes, a few evenly spread ones represent all."""
+    files = telemetry_files(attempt)
+    return _most(latest_samples(files, list(files)[:: -(-len(files) // _MOST_NODES) or 1]))
+
+
+def _most(samples: Mapping[str, Sample]) -> Used:
+    return Used.most(sample.peak for sample in samples.values())
 
 
 def latest_samples(files: Mapping[str, Path], nodes: Iterable[str]) -> dict[str, Sample]:

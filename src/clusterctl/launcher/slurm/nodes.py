@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 FIELDS = (
     # one name per line with -N; NodeHost would be the same for all nodes of a sandbox without namespaces
@@ -107,10 +107,33 @@ class Inventory:
         return [self.nodes[name] for name in partition.nodes]
 
     def partition_for(self, name: str | None) -> Partition | None:
-        """The partition called `name`, or the default one if None; None if it does not exist."""
+        """The partition called `name`, or the default one if None; None if it does not exist.
+
+        Of several, `a,b`, Slurm uses the one that starts the job first: they are taken together as far as they exist.
+        """
+        if name is not None and "," in name:
+            several = [self.partitions[one] for one in name.split(",") if one in self.partitions]
+            return _together(name, several) if several else None
         if name is not None:
             return self.partitions.get(name)
         return next((partition for partition in self.partitions.values() if partition.default), None)
+
+
+def _together(name: str, several: Sequence[Partition]) -> Partition:
+    """What a job may get in one of several partitions."""
+
+    def most(limits: Iterable[int | None]) -> int | None:
+        known = [*limits]
+        return None if None in known else max(filter(None, known), default=None)
+
+    return Partition(
+        name,
+        default=False,
+        up=any(one.up for one in several),
+        longest=most(one.longest for one in several),
+        most_nodes=most(one.most_nodes for one in several),
+        nodes=tuple(dict.fromkeys(node for one in several for node in one.nodes)),
+    )
 
 
 def parse_nodes(text: str, taken_at: float) -> Inventory:

@@ -351,7 +351,7 @@ cctl_last_step() { # the last one that an attempt logged
 }
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
-  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full" ] || return
+  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full$cctl_short" ] || return
   if [ -n "$cctl_lost" ]; then :
   elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -398,7 +398,9 @@ cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
   elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
-  elif [ -z "$cctl_unfit$cctl_taken$cctl_lost" ] && ! cctl_progressed; then echo no-progress
+  elif [ -n "$cctl_short" ] && [ "${#cctl_more[@]}" -eq 0 ]; then
+    if [ -n "$cctl_problem" ]; then echo requeue-failed; else echo "no-more-$cctl_short"; fi
+  elif [ -z "$cctl_unfit$cctl_taken$cctl_lost$cctl_short" ] && ! cctl_progressed; then echo no-progress
   elif ! cctl_starts_left; then echo restart-limit
   fi
 }
@@ -475,7 +477,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -497,10 +499,13 @@ cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
+cctl_short=''  # memory or time, if the run was short of that, and may go on with more
+[ "$cctl_code" -eq 0 ] || [ "$cctl_signal" = LOST ] || [ -n "$cctl_unfit$cctl_lost$cctl_node_setup_failed" ] ||
+  ! declare -F cctl_look_for_shortage >/dev/null || cctl_look_for_shortage
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
-    { cctl_preempted && cctl_taken=yes; }; }; then
+    [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config import images_folder
+from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
@@ -18,7 +19,7 @@ from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_scr
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
-from clusterctl.shared.spec.job import EXPEDITE
+from clusterctl.shared.spec.job import EXPEDITE, Grow
 from clusterctl.shared.spec.values import mebibytes, slurm_time
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Plan:
     by: str | None = None  # "requeue" or "successor" (successor.sh); None: as the site has it
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
     standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
+    grow: Grow = field(default_factory=Grow)
+    warning: int = 0  # seconds before the time limit
     progress: str | None = None  # the files whose change shows progress, for a shell in the working directory
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     spares: Spares | None = None
@@ -143,6 +146,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     Raises ConfigError for values that flags cannot express.
     """
     job, cluster = resolved.job, resolved.cluster
+    assert AUTO not in resolved.origins.values()
     if resolved.script:
         return _plan_of_script(resolved, run, version, interpreter)
     for path in (str(run.path), str(code), job.data.root or ""):
@@ -215,6 +219,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
         standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,
+        grow=job.restart.grow,
+        warning=job.resources.warning or 0,
         spares=spares,
         secrets=secrets,
         staging=staging,

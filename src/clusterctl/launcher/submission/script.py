@@ -1,7 +1,7 @@
 """The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
 
 The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `spares.sh` (jobs
-that may lose nodes), `work.sh`, `setup.sh`, `successor.sh` and `batch.sh` after them.
+that may lose nodes), `work.sh`, `setup.sh`, `successor.sh`, `grow.sh` (with `restart.grow`) and `batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -74,6 +74,15 @@ def render(plan: Plan) -> str:
             "",
             part("spares.sh"),
         ]
+    growing = []
+    if plan.grow.wanted:
+        percent = {name: "" if factor is None else round(100 * factor) for name, factor in vars(plan.grow).items()}
+        growing = [
+            *(f"cctl_grow_{name}={number}" for name, number in percent.items()),
+            f"cctl_warning={plan.warning} # seconds before the time limit",
+            "",
+            part("grow.sh"),
+        ]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -111,6 +120,7 @@ def render(plan: Plan) -> str:
             part("work.sh"),
             part("setup.sh"),
             part("successor.sh"),
+            *growing,
             part("batch.sh"),
         ]
     )

@@ -56,9 +56,12 @@ cctl_ask_sbatch() ( # with the variables that this job was submitted with; those
   export cctl_succeeds=$SLURM_JOB_ID cctl_starts=$(($(cctl_starts_so_far) + 1))
   trap '' TERM
   cctl_flags=(--parsable --dependency="afterany:$cctl_own_job")
+  cctl_flags+=("${cctl_more[@]}")
   ! grep -q '^#SBATCH --begin=' script.sh || cctl_flags+=(--begin=now) # the script has the time of the first start
   exec env "${cctl_words[@]}" timeout -k 5 90 sbatch "${cctl_flags[@]}" script.sh
 )
+cctl_more=()   # sbatch's options for what the run was short of (grow.sh), and the record of that
+cctl_grown=''
 cctl_queue_successor() {
   local cctl_answer
   cctl_starts_left && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -121,7 +124,9 @@ cctl_await_successor() {
   while [ -n "$cctl_arranging" ] && kill -0 "$cctl_arranging" 2>/dev/null; do wait "$cctl_arranging"; done
 }
 cctl_go_on() { # in the queue, in the one or the other way
-  if ! cctl_has_successor; then
+  if [ -n "$cctl_short" ]; then
+    cctl_go_on_with_more || return
+  elif ! cctl_has_successor; then
     if [ "$cctl_by" != successor ]; then
       cctl_requeue && return
       [ -z "$cctl_by" ] && ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return

@@ -401,7 +401,7 @@ class NodeFiles:
 _EVERY = 500  # new samples between two rounds of averaging
 _FINENESS = 200  # a sample covers at most this fraction of its age: a week is 2,000 samples, a year 3,000
 _PEAKS = frozenset({"memory", "memory_total"})  # a job's needs depend on the maximum, not the mean
-_LATEST = frozenset({"ranks", "index", "cpus"})
+_LATEST = frozenset({"ranks", "index", "cpus", "peak"})
 
 Sample = dict[str, Any]
 

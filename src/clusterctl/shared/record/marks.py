@@ -110,6 +110,8 @@ class Refusal(StrEnum):
     RESTART_LIMIT = "restart-limit"
     IN_ALLOCATION = "in-allocation"
     REQUEUE_FAILED = "requeue-failed"
+    NO_MORE_MEMORY = "no-more-memory"
+    NO_MORE_TIME = "no-more-time"
 
 
 def request_restart(attempt: Attempt, reason: str, *, step: float | None = None, progress: bool | None = None) -> None:

@@ -16,6 +16,7 @@ from clusterctl.shared.spec.values import (
     Count,
     Duration,
     EnvName,
+    Factor,
     Gpus,
     Line,
     Matches,
@@ -27,6 +28,7 @@ from clusterctl.shared.spec.values import (
     Option,
     OptionText,
     Or,
+    OrAuto,
     Seconds,
     Text,
     Unshown,
@@ -54,10 +56,11 @@ class Resources:
     """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
     cpus_per_task: Count = 1
     """CPU cores for each rank."""
-    memory: Memory | None = None
-    """Memory of each node, such as "64G"."""
-    time: Minutes = 3600
-    """Time limit of each attempt; training that reaches it saves a checkpoint and returns to the queue."""
+    memory: Annotated[Memory, OrAuto()] | None = None
+    """Memory of each node, such as "64G"; "auto": a quarter more than the job's last three finished runs needed."""
+    time: Annotated[Minutes, OrAuto()] = 3600
+    """Time limit of each attempt, at which training saves and returns to the queue; "auto": half more than past runs
+    took."""
     warning: Seconds | None = None
     """How long before the time limit the run is asked to save; by default 2 minutes, at most a quarter of the limit; 0:
     never."""
@@ -204,6 +207,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Grow:
+    """`[restart.grow]`: factors of what a run gets that was short of it; it goes on in another job."""
+
+    memory: Factor | None = None
+    """Factor of the memory for the next job if the kernel kills a rank for lack of it, such as 1.5; by default none."""
+    time: Factor | None = None
+    """Factor of the time limit for the next job if the run is ended at it, such as 2; by default none."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any factor is set."""
+        return self.memory is not None or self.time is not None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restart:
     """`[restart]`: where and how often the run is started again; it then continues from its last checkpoint."""
 
@@ -230,6 +248,8 @@ class Restart:
     progress: Line | None = None
     """The files that your own program saves, such as "ckpt/*.pt", relative to its working directory: a new one shows
     progress."""
+    grow: Grow = field(default_factory=Grow)
+    """How much more memory or time the run goes on with when it was short of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

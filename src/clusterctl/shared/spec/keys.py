@@ -65,12 +65,13 @@ class FileKey:
     def kind(self) -> str:
         """Its type in words; for a duration, the default unit."""
         plain, marks = unwrapped(self.hint)
+        auto = " | auto" * any(isinstance(mark, values.OrAuto) for mark in marks)
         if self.duration:
-            return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'})"
+            return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'}){auto}"
         choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf)), ())
         if text := next((mark.text for mark in marks if isinstance(mark, values.Or)), ""):
             choices = ("true", "false", text) if plain is bool else (_KINDS[get_origin(plain)], text)
-        return " | ".join(choices) or _KINDS[get_origin(plain) or plain]
+        return " | ".join(choices) or _KINDS[get_origin(plain) or plain] + auto
 
     @property
     def default(self) -> Any:
@@ -233,6 +234,10 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
         case values.Or(text) if schema["type"] == "boolean":
             schema |= {"type": ["boolean", "string"], "enum": [True, False, text]}
+        case values.OrAuto():
+            whole = dict(schema)
+            schema.clear()
+            schema["anyOf"] = [{"enum": ["auto"]}, whole]
         case values.Or(text):
             whole = dict(schema)
             schema.clear()

@@ -38,6 +38,10 @@ class Or(Mark):
     text: str
 
 
+class OrAuto(Mark):
+    """A job may also say "auto": the request is then determined before the value is read (`config.resolution`)."""
+
+
 @dataclass(frozen=True)
 class AtLeast(Mark):
     """Also has an upper bound: neither Slurm nor torch accepts more than 32 bits everywhere."""
@@ -228,6 +232,7 @@ TYPED_GPUS = r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,9}"
 Gpus = Annotated[GpuCount, AtLeast(0)]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[float, Above(0)]
+Factor = Annotated[float, Above(1)]
 NonNegative = Annotated[float, AtLeast(0)]
 Share = Annotated[float, Fraction()]
 Minutes = Annotated[int, Duration(60), AtLeast(1)]

@@ -78,10 +78,14 @@ def load_payload(
     program: Sequence[str] = (),
     overrides: Sequence[str] = (),
     with_code: bool = True,
+    only_asks: bool = False,
     large: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Payload:
-    """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
+    """The data of a submission. Raises ConfigError for problems with the job before anything is sent.
+
+    A request that `only_asks` about the job sends its file, and no variables.
+    """
     payload = Payload(progress=progress)
     if job is None and not program:
         return payload
@@ -97,6 +101,12 @@ def load_payload(
         jobs = [resolve(job, cluster, overrides, program=program, stage=one.name) for one in stages]
     for resolved in jobs:
         _require_absolute(resolved, cluster, overrides)
+        # A job that is shipped with clusterctl is on the other machine too, with its data.
+        is_there = job is not None and not ("/" in job or job.endswith(".toml")) and _is_shipped(resolved.job_file)
+        if job is not None and not is_there:
+            payload.job = text_file(resolved.job_file)
+        if only_asks:
+            continue
         # Record the names, not the values, of the secret variables that the host is about to get.
         before = _variables_sent(cluster)
         if (names := {name for name in resolved.job.env if name in Secrets(cluster.secrets)}) - before:
@@ -105,10 +115,6 @@ def load_payload(
                 write_json(_sent_names(cluster), sorted(names | before))
         if name := resolved.job.notify.url_variable:
             payload.environment |= {name: os.environ[name]} if name in os.environ else {}
-        # A job that is shipped with clusterctl is on the other machine too, with its data.
-        is_there = job is not None and not ("/" in job or job.endswith(".toml")) and _is_shipped(resolved.job_file)
-        if job is not None and not is_there:
-            payload.job = text_file(resolved.job_file)
         if with_code and resolved.job.environment and (lock := Path(resolved.job.environment)) not in payload.locks:
             payload.locks.append(lock)
             payload.others.append(SentFile(str(lock), lock_text(lock)))

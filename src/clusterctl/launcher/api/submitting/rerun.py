@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.settings import settings, typed
+from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.environment import with_environment
@@ -82,7 +83,8 @@ def resolved_from(
 ) -> Resolved:
     """The job of `run` from its record, for another submission; a batch script is the copy in its directory."""
     if job.get("workload") != SCRIPT:
-        return with_environment(resolve_again(job, origins, cluster, changes, run_json=run.run_json), run)
+        again = resolve_again(job, origins, cluster, changes, run_json=run.run_json)
+        return with_environment(with_auto(again), run)
     script = read_frozen(run, tuple(map(str, job["argv"])))
     return resolve_script_again(script, job, origins, cluster, changes, run_json=run.run_json)
 

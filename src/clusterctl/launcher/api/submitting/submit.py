@@ -20,6 +20,7 @@ from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.config.stages import HasStages as HasStages
 from clusterctl.launcher.config.stages import stages_of
 from clusterctl.launcher.config.user_script import find_script, read_script, step_output_only
@@ -82,6 +83,10 @@ def load(
         sent_from = current_folder() if client_data() else None
         return resolve_script(script, load_cluster(cluster), settings(overrides), sent_from=sent_from)
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
+    if AUTO in resolved.origins.values():
+        from clusterctl.launcher.api.submitting.past_runs import with_auto  # late: reads runs
+
+        resolved = with_auto(resolved)
     resolved = with_environment(resolved)
     train = resolved.job.train
     if not profile:
@@ -153,6 +158,13 @@ class DryRun:
     def batches(self) -> Batches | None:
         """How training would divide the examples into batches; None for workloads without clusterctl's training."""
         return batches(self.resolved.job)
+
+    @property
+    def advice(self) -> str:
+        """How the request compares with what the job's last runs needed, if that differs; see `Run.advice`."""
+        from clusterctl.launcher.api.submitting.past_runs import advice
+
+        return advice(self.resolved.job, self.plan.run.path.parent)
 
     @property
     def warnings(self) -> tuple[Check, ...]:

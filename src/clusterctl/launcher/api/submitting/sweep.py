@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
+from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
+    from clusterctl.launcher.api.submitting.past_runs import Past
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.launcher.submission.snapshot import Code
@@ -89,6 +91,7 @@ def load_sweep(
     if names and not words and not script:
         words = [*resolve(name, target, given).job.argv]
     jobs: list[Resolved] = []
+    known: dict[object, Past] = {}
     wrong: list[tuple[Settings, ConfigError]] = []
     for row in rows:
         try:
@@ -97,7 +100,8 @@ def load_sweep(
             if script:
                 jobs.append(resolved(script, program, [*given, *keys]))
             else:
-                jobs.append(with_environment(resolve(name, target, [*given, *keys], program=program)))
+                resolved = with_auto(resolve(name, target, [*given, *keys], program=program), known)
+                jobs.append(with_environment(resolved))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:

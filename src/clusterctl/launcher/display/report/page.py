@@ -16,6 +16,7 @@ from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
 from clusterctl.launcher.display.report.sections import PostMortem, section
 from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.needs import used_in
 from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.written import read_written
@@ -45,7 +46,7 @@ def examine(
     history = History(run, all_ranks=False)
     history.update(status.attempts)
     diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # read the events only once
-    use = use_of(status, history, found.as_of)
+    use = use_of(status, history, found.as_of, used_in(run.attempts()))
     return PostMortem(
         as_of=found.as_of,
         status=status,

@@ -13,6 +13,7 @@ from clusterctl.launcher.display.plain import clock, compact, duration, ranks_te
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
+from clusterctl.launcher.display.tables import resource_rows
 from clusterctl.launcher.observe.written import Written
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, is_other_score, metric_of, number
@@ -120,7 +121,20 @@ def advice(examined: PostMortem) -> Markup:
         ]
         shown += [tag("p", f"A step took {1000 * whole:.1f} ms:"), shares(split, "parts of a step")]
         shown.append(tag("div", join(legend), class_="legend"))
-    return section("Efficiency", *shown)
+    return section("Efficiency", *shown, _requested(examined.use))
+
+
+def _requested(use: Use) -> Markup:
+    """The table of what was requested, used, and would have been enough; empty if nothing was measured."""
+    if use.needs is None or use.needs.memory.used is None:
+        return Markup()
+    busy = None if use.gpu_percent is None else use.gpu_percent / 100
+    rows = [
+        tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
+        for name, *cells in resource_rows(use.needs, busy)
+        if any(cells)
+    ]
+    return table(rows, *(tag("th", title) for title in ("per node", "requested", "used", "enough", "next time")))
 
 
 def seconds(number: float) -> str:

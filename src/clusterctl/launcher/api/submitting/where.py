@@ -1,0 +1,166 @@
+"""Which of several clusters would start a job first: each is asked once, in parallel, and waited for briefly."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.api.remote.cluster import remote_cluster
+from clusterctl.launcher.api.remote.operations import ask, operation, understood
+from clusterctl.launcher.api.settings import program_words, settings
+from clusterctl.shared.errors import ClusterctlError, SlurmError, UsageError
+from clusterctl.shared.record.plain_text import duration
+from clusterctl.shared.spec.values import plural
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.api.settings import Overrides, Program
+
+PATIENCE_SECONDS = 3.0
+_NOW_SECONDS = 60  # starts this close are the same: then free nodes decide, and the order in which they were named
+_NEVER = float("inf")
+_OPERATION = "submitting.where:offer"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one cluster answered: `seconds` until the start, None if Slurm names no time.
+
+    `problem`: why it takes no part. `room` is the number of nodes with room for the job now.
+    """
+
+    cluster: str
+    seconds: float | None = None
+    partition: str = ""
+    room: int = 0
+    wanted: int = 1
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.cluster}: {self.problem}"
+        start = "at an unknown time" if self.seconds is None else f"in {duration(self.seconds)}"
+        if self.seconds is not None and self.seconds <= _NOW_SECONDS:
+            start = "now"
+        where = f" in partition {self.partition}" if self.partition else ""
+        return f"{self.cluster}: would start {start}{where}, {plural(self.room, 'node')} with room for {self.wanted}"
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The lower the better."""
+        seconds = _NEVER if self.seconds is None else self.seconds
+        if self.seconds is None and self.room >= self.wanted:
+            seconds = _NOW_SECONDS + 1
+        return (0.0 if seconds <= _NOW_SECONDS else seconds), -self.room
+
+
+@operation()
+def offer(
+    job: str | None = None,
+    cluster: str | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+) -> Offer:
+    """When `cluster` would start the job, by `sbatch --test-only` and its free nodes; nothing is submitted."""
+    from clusterctl.launcher.api.submitting.submit import HasStages, plan, stage_names
+    from clusterctl.launcher.slurm import Slurm
+    from clusterctl.launcher.slurm.fits import asked_of, room_for
+    from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
+
+    try:
+        planned = plan(job, cluster, stage=stage, program=program, overrides=overrides)
+    except HasStages:
+        assert job is not None
+        planned = plan(job, cluster, stage=stage_names(job)[0], overrides=overrides)
+    resolved, now = planned.resolved, time.time()
+    slurm, name = Slurm.of(resolved.cluster), resolved.cluster.name
+    resources = resolved.job.resources
+    try:
+        found = estimate_start(planned.plan, slurm.path_of("sbatch"), slurm.environment)
+    except SlurmRefused as refused:
+        return Offer(name, problem=f"Slurm refuses the job: {refused.words}")
+    inventory = slurm.nodes()
+    partition = inventory.partition_for(found.partition if found else resources.partition)
+    room = room_for(asked_of(resources), partition, inventory) if partition else None
+    return Offer(
+        name,
+        max(0.0, found.start - now) if found else None,
+        found.partition if found else "",
+        room.nodes_with_room if room else 0,
+        resources.held_nodes,
+    )
+
+
+def offers(
+    clusters: Sequence[str],
+    job: str | os.PathLike[str] | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+    patience: float = PATIENCE_SECONDS,
+) -> list[Offer]:
+    """The answer of each of `clusters`, in order; one that does not answer within `patience` seconds takes no part."""
+    answers: queue.SimpleQueue[Offer] = queue.SimpleQueue()
+    name = None if job is None else str(job)
+
+    def look(cluster: str) -> None:
+        try:
+            place = remote_cluster(cluster)
+            if place is None:
+                found = offer(name, cluster, stage=stage, program=program, overrides=overrides)
+            else:
+                from clusterctl.launcher.api.remote.payload import load_payload
+
+                words, changes = program_words(program), settings(overrides)
+                payload = load_payload(
+                    place.cluster, name, stage=stage, program=words, overrides=changes, only_asks=True
+                )
+                given = {"job": name, "cluster": cluster, "stage": stage, "program": words, "overrides": changes}
+                found = understood(place, _OPERATION, ask(place, _OPERATION, given, payload, person=False))
+            seconds = found.seconds  # a far machine is not trusted
+            if seconds is not None and not 0 <= seconds < _NEVER:
+                seconds = None
+            answers.put(replace(found, cluster=cluster, seconds=seconds))
+        except ClusterctlError as error:
+            answers.put(Offer(cluster, problem=error.message))
+
+    for cluster in clusters:  # daemon threads: one that is stuck ends with this process
+        threading.Thread(target=look, args=(cluster,), daemon=True).start()
+    found: dict[str, Offer] = {}
+    deadline = time.monotonic() + patience
+    while len(found) < len(clusters):
+        try:
+            answered = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        found[answered.cluster] = answered
+    silent = f"no answer within {patience:g} s, left out"
+    return [found.get(cluster) or Offer(cluster, problem=silent) for cluster in clusters]
+
+
+def best(found: Sequence[Offer]) -> Offer:
+    """The one that starts the job first; of several, the one with more free nodes, then the one named first.
+
+    Raises SlurmError if none takes part.
+    """
+    able = [one for one in found if not one.problem]
+    if not able:
+        message = "\n".join(["none of the clusters can start the job", *map(str, found)])
+        raise SlurmError(message, f"ask one of them: --cluster {found[0].cluster} --dry-run=slurm")
+    return min(able, key=lambda one: one.rank)
+
+
+def names_in(text: str) -> list[str]:
+    """The clusters in `text`, such as "a,b", each once. Raises UsageError."""
+    names = [*dict.fromkeys(name.strip() for name in text.split(",") if name.strip())]
+    if not names:
+        raise UsageError("no cluster named", "for example --cluster NAME,NAME")
+    return names

@@ -1,0 +1,218 @@
+"""How a run that was short of memory or time goes on with more, with stand-ins for Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from support.batch_host import ALL_DONE, CHECKPOINT, ONE_KILLED, Host, asks
+
+from clusterctl.launcher.config import resolve
+from clusterctl.launcher.observe.attempt import Grown, read_host
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.spec import Cluster
+from clusterctl.shared.spec.job import Grow, Restart
+
+KILL = "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed."
+OF_SRUN = "srun: error: n1: task 1: Out Of Memory"
+TIMEOUT = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
+NODES = "main*   8000   \\nmain   16000+  \\nother   900000  \\n"
+BADLY = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.ended"\n'
+
+
+def site(
+    folder: Path,
+    memory: float | None = 1.5,
+    time: float | None = 2.0,
+    limit: str = "UNLIMITED",
+    waiting: bool = False,
+    **more: object,
+) -> Host:
+    """A partition of nodes with at most 16,000 MiB; the job has an hour and 4,000 MiB."""
+    restart = Restart(**{"where": "queue", **more}, grow=Grow(memory=memory, time=time))  # type: ignore[arg-type]
+    host = Host(folder, restart=restart)
+    state = "PENDING" if waiting else "COMPLETED"
+    host.scontrol = (
+        f'case "$*" in\n"show job 13") echo "JobState={state} Reason=Dependency" ;;\n'
+        '"show job"*) echo "JobState=RUNNING TimeLimit=01:00:00 Partition=main X=1" ;;\n'
+        f'"show partition main") echo "   MaxTime={limit} MaxMemPerNode=UNLIMITED PreemptMode=OFF X=1" ;;\nesac'
+    )
+    host.others = {"sbatch": "echo 13", "squeue": "", "scancel": "", "sinfo": f'printf "{NODES}"'}
+    host.environment = {"SLURM_MEM_PER_NODE": "4000"}
+    return host
+
+
+def reported(line: str, where: str = "$attempt/logs/rank_00001.err") -> str:
+    return f'echo {quote(line)} >>"{where}"\n'
+
+
+def asked(host: Host, word: str) -> list[str]:
+    return [line for line in host.asked.read_text().splitlines() if line.startswith(word)]
+
+
+def queued(host: Host) -> list[str]:
+    """The options of each sbatch besides those that every successor has."""
+    usual = ("--parsable", "--dependency=afterany:12", "script.sh")
+    return [" ".join(word for word in line.split()[1:] if word not in usual) for line in asked(host, "sbatch")]
+
+
+@pytest.mark.parametrize("line", [KILL, "slurmstepd: error: Step 12.0 exceeded memory limit (5 > 4), being killed"])
+def test_a_killed_rank_goes_on_with_more_memory_instead_of_on_the_same_nodes(tmp_path: Path, line: str) -> None:
+    host = site(tmp_path, where="allocation")
+    assert host.call(ONE_KILLED + reported(line) + "exit 137") == 137
+    assert queued(host) == ["--mem=6000M"]
+    record = read_host(host.run.attempt(0))
+    assert (record.requeued, record.grown) == (True, Grown("memory", 4000, 6000))
+
+
+def test_the_reports_of_srun_and_of_a_standby_count(tmp_path: Path) -> None:
+    for number, line in enumerate(
+        [OF_SRUN, "clusterctl: the kernel has killed a process for lack of memory: oom_kill event"]
+    ):
+        host = site(tmp_path / str(number))
+        host.call(ONE_KILLED + reported(line, "$attempt/host.log") + "exit 137")
+        assert queued(host) == ["--mem=6000M"]
+
+
+def test_a_worker_of_a_data_loader_that_was_killed_counts(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    words = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "
+    assert host.call(BADLY + reported(KILL) + reported(words) + "exit 1") == 1
+    assert queued(host) == ["--mem=6000M"]
+
+
+@pytest.mark.parametrize(
+    ("srun", "why"),
+    [
+        (ONE_KILLED + "exit 137", "nobody reports the kill"),
+        (ONE_KILLED + reported(KILL.replace("12.0", "11.0")) + "exit 137", "another job's kill"),
+        (ONE_KILLED + reported(f"I saw: {KILL}") + "exit 137", "a program's own words"),
+        (BADLY + reported(KILL) + "exit 1", "the ranks failed by themselves"),
+        (BADLY + reported("torch.OutOfMemoryError: CUDA out of memory.") + "exit 1", "a GPU's memory"),
+        (BADLY + reported("MemoryError") + "exit 1", "more of Slurm's memory may not help"),
+        (reported(KILL) + ALL_DONE, "it has finished"),
+    ],
+    ids=lambda value: value if " " in value and "\n" not in value else "",
+)
+def test_what_more_memory_may_not_cure_gets_none(tmp_path: Path, srun: str, why: str) -> None:
+    host = site(tmp_path)
+    host.call(srun)
+    assert read_host(host.run.attempt(0)).grown is None, why
+    assert not [options for options in queued(host) if "--mem" in options] if host.asked.exists() else True
+
+
+def test_memory_is_bounded_by_the_largest_node_of_the_partition(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    host.environment["SLURM_MEM_PER_NODE"] = "15000"
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == ["--mem=16000M"]
+    host = site(tmp_path / "again")
+    host.environment["SLURM_MEM_PER_NODE"] = "16000"
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert (asked(host, "sbatch"), host.host()["refused"]) == ([], "no-more-memory")
+
+
+def test_memory_for_each_cpu_grows_as_such(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    host.environment = {"SLURM_MEM_PER_CPU": "1000", "SLURM_CPUS_ON_NODE": "12"}
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == ["--mem-per-cpu=1333M"]
+
+
+def ended_at_the_limit(host: Host, line: str = TIMEOUT) -> str:
+    return f"echo {quote(line)} >>{quote(str(host.run.path / 'slurm.log'))}\n" + BADLY + "kill $PPID\nexit 143"
+
+
+def test_a_run_ended_at_its_time_limit_goes_on_with_more(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    assert host.call(ended_at_the_limit(host)) == 143
+    assert queued(host) == ["--time=120"]
+    record = read_host(host.run.attempt(0))
+    assert (record.requeued, record.grown) == (True, Grown("time", 3600, 7200))
+
+
+@pytest.mark.parametrize(("limit", "options"), [("01:30:00", ["--time=90"]), ("1-00:00:00", ["--time=120"])])
+def test_time_is_bounded_by_the_partition(tmp_path: Path, limit: str, options: list[str]) -> None:
+    host = site(tmp_path, limit=limit)
+    host.call(ended_at_the_limit(host))
+    assert queued(host) == options
+
+
+def test_a_partition_without_more_time_ends_the_run(tmp_path: Path) -> None:
+    host = site(tmp_path, limit="01:00:00")
+    host.call(ended_at_the_limit(host))
+    assert (asked(host, "sbatch"), host.host()["refused"]) == ([], "no-more-time")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        TIMEOUT.replace(" DUE TO TIME LIMIT", ""),
+        TIMEOUT.replace("TIME LIMIT", "PREEMPTION"),
+        TIMEOUT.replace("JOB 12", "JOB 11"),
+    ],
+)
+def test_another_end_from_outside_is_no_lack_of_time(tmp_path: Path, line: str) -> None:
+    host = site(tmp_path)
+    host.call(ended_at_the_limit(host, line))
+    assert read_host(host.run.attempt(0)).grown is None
+
+
+def test_without_its_factor_a_run_gets_no_more(tmp_path: Path) -> None:
+    host = site(tmp_path / "a", memory=None)
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert host.host()["refused"] == "no-progress"
+    host = site(tmp_path / "b", time=None)
+    host.call(ended_at_the_limit(host))
+    assert "grown" not in host.host()
+
+
+def test_a_task_that_got_nowhere_before_the_warning_goes_on_with_more_time(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    host.environment["SLURM_JOB_END_TIME"] = "1"
+    host.call(
+        asks(host, 0, progress=False) + 'touch "$attempt/marks/00000.asked" "$attempt/marks/00001.asked"\nexit 75'
+    )
+    assert queued(host) == ["--time=120"]
+
+
+def test_a_successor_that_waits_already_gets_the_larger_limit(tmp_path: Path) -> None:
+    host = site(tmp_path, by="successor", waiting=True)
+    host.call("until [ -s successor.json ]; do sleep 0.1; done\n" + ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == [""]
+    assert asked(host, "update") == ["update JobId=13 MinMemoryNode=6000M"]
+    assert read_host(host.run.attempt(0)).requeued
+
+
+@pytest.mark.parametrize("what", ["cancelled", "limit"])
+def test_it_goes_on_neither_after_a_cancellation_nor_beyond_the_limit_of_restarts(tmp_path: Path, what: str) -> None:
+    host = site(tmp_path)
+    cancel = 'touch "$CLUSTERCTL_RUN_DIR/cancel.json"\n' if what == "cancelled" else ""
+    host.call(cancel + ONE_KILLED + reported(KILL) + CHECKPOINT + "exit 137", restarts=0 if cancel else 99)
+    assert asked(host, "sbatch") == []
+    assert host.host()["refused"] == ("cancelled" if cancel else "restart-limit")
+
+
+def test_a_silent_slurm_is_not_mistaken_for_a_limit(tmp_path: Path) -> None:
+    host = site(tmp_path)
+    host.scontrol = "exit 1"
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert host.host()["refused"] == "requeue-failed"
+    assert host.host()["requeue_problem"] == "no answer from scontrol show job"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["restart.limit=0"], "restart.grow: needs restarts"),
+        (["restart.by=requeue"], "keeps its limits"),
+        (["resources.mem_per_gpu=4G"], "not with resources.mem_per_gpu"),
+        (["restart.grow.memory=1"], "must be a finite number above 1"),
+    ],
+)
+def test_contradictions_are_refused(settings: list[str], message: str) -> None:
+    program = ["python", "train.py"]
+    with pytest.raises(ConfigError) as caught:
+        resolve(None, Cluster(name="c"), ["restart.grow.memory=2", *settings], program=program)
+    assert message in str(caught.value)
