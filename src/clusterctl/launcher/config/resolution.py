@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
+from clusterctl.launcher.config import roles
 from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
@@ -101,6 +102,7 @@ def resolve(
             values.put(("name",), f"{file.get(('name',)) or path.stem}-{found.name}", f"stage {found.name}")
             file.drop(("name",))
             file.layer(found.values)
+        roles.by_name(file, path)
     elif program:
         path, file = cwd / f"the {ORIGIN}", without_job_file(program)
     else:
@@ -168,7 +170,7 @@ def resolve_again(
 
 def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
     """The job described by `values`, completed and validated, and the origins by key."""
-    job = _completed(read_values(Job, values, file), values, file, cwd)
+    job = _completed(read_values(Job, values, file), cluster, values, file, cwd)
     if problems := list(contradictions(job, cluster)):
         raise explained(problems, values, file)
     return job, {".".join(key): origin for key, origin in values.origins.items()}
@@ -216,7 +218,7 @@ def cluster_values(cluster: Cluster) -> Values:
     return values
 
 
-def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
+def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path) -> Job:
     """Fill in dependent values, and make paths absolute (relative to the job file; for `--set`: to `cwd`)."""
 
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
@@ -226,6 +228,8 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
         return str(Path(os.path.normpath(base / expanded(path))))
 
+    if job.role:
+        job = roles.completed(job, cluster, values)
     resources = job.resources
     gpus = resources.gpus_per_node or NO_GPUS
     launch = find_launch(job.argv) if job.workload == "command" else None
@@ -280,7 +284,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("workload",), "not for job files", hint=hint)
     elif not job.see_ranks:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
-    if job.workload == "command" and not any(job.argv[:1]):
+    yield from roles.contradictions(job, cluster)
+    if job.workload == "command" and not job.role and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     yield from _of_programs(job)
     if job.workload != "command" and job.argv:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.shared.spec.notify import Notify, Track
+from clusterctl.shared.spec.role import Role, RoleName
 from clusterctl.shared.spec.train import Data, Train
 from clusterctl.shared.spec.values import (
     LARGEST,
@@ -246,6 +247,8 @@ class Job:
     """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
+    role: dict[RoleName, Role] = field(default_factory=dict)
+    """Several programs that run side by side, each a table [[role]] with a name, instead of `argv`."""
     see_ranks: bool = True
     """Whether the ranks that your own batch script starts with srun are recorded, and their output copied to the
     run."""
