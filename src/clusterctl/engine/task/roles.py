@@ -159,6 +159,7 @@ class Actor:
         self._roles, self._place = roles, place
         self.addresses: dict[str, list[Address]] = {}
         self.end: Fields | None = None
+        self.was_ready = False
         self.on_end: Callable[[], None] = lambda: None  # called once, in a thread
         self._changed = threading.Condition()
         self._started = self._over = False
@@ -206,7 +207,14 @@ class Actor:
         with self._changed:
             self._changed.wait_for(lambda: self._over, longest)
 
+    @property
+    def culprit(self) -> str:
+        """The role and rank that ended the job; empty if it has finished."""
+        rank = self.end.whole("rank") if self.end else None
+        return "" if rank is None else self._roles.seating.label(rank)
+
     def ready(self) -> None:
+        self.was_ready = True
         self._post({"kind": "ready"})
 
     def waiting(self, answer: str) -> None:
@@ -281,7 +289,8 @@ def probe(ready: str, logs: dict[Path, int]) -> str:
         if scheme == "file":
             return "" if os.path.exists(rest) else f"no such file: {rest}"  # noqa: PTH110 - may be any text
         if scheme == "log":
-            return "" if any([_printed(rest.encode(), log, logs) for log in logs]) else f"not printed yet: {rest}"
+            printed = {_printed(rest.encode(), log, logs) for log in logs}  # in each, which moves its place on
+            return "" if True in printed else f"not printed yet: {rest}"
         url = urlsplit(ready)
         if url.hostname is None or url.port is None:
             return f"no host and port: {ready}"

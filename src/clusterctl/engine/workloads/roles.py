@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.engine.task import meeting
@@ -21,6 +22,7 @@ from clusterctl.engine.task.node_telemetry import GpuReadings, start_telemetry
 from clusterctl.engine.task.roles import Actor, probe
 from clusterctl.engine.workloads import command
 from clusterctl.engine.workloads.command import CommandJob, Warned
+from clusterctl.program import LEADS, ROLE
 from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
 from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
@@ -71,7 +73,7 @@ def main(context: Context) -> None:
             if end.text("how") != How.FINISHED:
                 raise SystemExit(EXIT_TERMINATED)
             return
-        _Performance(context, attempt, roles.parts[seat.role], seat, own, actor, stack).run()
+        _Performance(context, attempt, roles.parts[seat.role], seat, own, actor, stack, roles.leading).run()
 
 
 class _Performance:
@@ -86,10 +88,19 @@ class _Performance:
         own: Address,
         actor: Actor,
         stack: ExitStack,
+        leading: str,
     ) -> None:
-        self.context, self.attempt, self.part, self.seat, self.own, self.actor = context, attempt, part, seat, own, actor
+        self.context, self.attempt, self.part, self.seat, self.own, self.actor = (
+            context,
+            attempt,
+            part,
+            seat,
+            own,
+            actor,
+        )
         self.stop_file = command.own_folder(stack) / "stop"
         self.job = CommandJob.of(context)._replace(argv=part.program, gpus=part.gpus)
+        self.leads = seat.role == leading
         self.argv: list[str] = []
         self.asked = False
 
@@ -108,7 +119,7 @@ class _Performance:
                 code = self._perform(command_line, variables, filled(self.part.ready, values))
             except TaskError as error:  # it cannot run at all
                 context.events.exception(error)
-                actor.ended(1, f"{self.seat}: {error.message}", asked=False)
+                actor.ended(1, error.message, asked=False)
                 actor.leave()
                 raise
         self._take_leave(code)
@@ -121,15 +132,15 @@ class _Performance:
         while True:
             logs = {log: _size(log) for log in (self.attempt.log(context.place.rank, one) for one in ("out", "err"))}
             child = command.start_program(command_line, {**os.environ, **variables})
-            stop.before_leaving = lambda pid=child.pid: end_own([pid])
+            stop.before_leaving = partial(end_own, [child.pid])
             warned = Warned(child, self.job)
             if command.LAUNCHER.search(shlex.join(self.argv)):
-                stop.hear_out = lambda one=child: command.hear_out(one)
+                stop.hear_out = partial(command.hear_out, child)
             gpus = GpuReadings()
             if context.events.link is not None:
                 context.events.link.handlers["gpus"] = gpus.take
             context.events.heart.observer = observe(child.pid, self.attempt, context.place, gpus)
-            self.actor.on_end = lambda one=child: self._end(one)
+            self.actor.on_end = partial(self._end, child)
             if self.actor.end is not None:
                 self._end(child)
             watch = threading.Thread(target=self._watch, args=(ready, logs, child), name="ready", daemon=True)
@@ -143,7 +154,7 @@ class _Performance:
             if self.actor.end is None and (stop.terminated or (by_term and command.hear_of_term(stop))):
                 self._leave_because_of_term(code)
             if self.actor.end is not None:
-                return code
+                return 0  # it was ended, whatever it says
             self.asked = code == EXIT_RESTART and asked_for_restart(self.attempt)
             unasked = stop.warned and not self.asked and warned.means_restart(code)
             if unasked:
@@ -155,7 +166,7 @@ class _Performance:
             if order is None:
                 return code
             again = f"started again ({order.whole('number')}): {order.text('why')}"
-            print(f"clusterctl: {again}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+            print(f"clusterctl: {again}", file=sys.stderr, flush=True)
             context.events.record("again", why=order.text("why"))
 
     def _take_leave(self, code: int) -> None:
@@ -174,9 +185,13 @@ class _Performance:
             except (SystemExit, ClusterctlError) as error:
                 left = error
         elif mine:
-            hint = f"its log: clusterctl logs {self.attempt.path.parent.parent.name} --rank {self.context.place.rank}"
+            waits = self.part.serves and not actor.was_ready
+            hint = "let it listen on {host} or 0.0.0.0, at {port}; a longer time: ready_within" if waits else ""
             left = TaskError(end.text("why"), hint)
             self.context.events.exception(left)
+        else:
+            by = f": {whose}" if (whose := actor.culprit) else ""
+            print(f"clusterctl: the job ends{by}: {end.text('why')}", file=sys.stderr, flush=True)
         actor.leave()
         if left is not None:
             raise left
@@ -217,7 +232,7 @@ class _Performance:
     def _why(self, code: int) -> str:
         number = command.killing_signal(code)
         how = f"exited with {code}" if number is None else f"was killed by {_name_of(number)}"
-        return f"{self.seat}: {textwrap.shorten(' '.join(self.argv), 60)} {how}"
+        return f"{textwrap.shorten(' '.join(self.argv), 60)} {how}"
 
     def _variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """The variables of torch.distributed for the ranks of this role, the addresses of all, and the role's own."""
@@ -235,7 +250,8 @@ class _Performance:
             "GROUP_RANK": str(seat.node),
             "MASTER_ADDR": first.host,
             "MASTER_PORT": str(first.meeting),
-            "CLUSTERCTL_ROLE": seat.role,
+            ROLE: seat.role,
+            **({LEADS: "1"} if self.leads else {}),
             "CLUSTERCTL_ROLE_RANK": str(seat.rank),
             "CLUSTERCTL_HOST": self.own.host,
             "CLUSTERCTL_PORT": str(self.own.port),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launcher.config import roles
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
-from clusterctl.launcher.config import roles
 from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
@@ -284,7 +284,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("workload",), "not for job files", hint=hint)
     elif not job.see_ranks:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
-    yield from roles.contradictions(job, cluster)
+    yield from roles.contradictions(job)
     if job.workload == "command" and not job.role and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     yield from _of_programs(job)

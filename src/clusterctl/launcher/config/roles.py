@@ -25,7 +25,7 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import shown_path
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.launch_command import MPI, find_launch
-from clusterctl.shared.record.roles import filled, known_names, placeholders, seating, variable
+from clusterctl.shared.record.roles import MOST_RANKS, filled, known_names, placeholders, seating, variable
 from clusterctl.shared.spec.keys import leaves
 from clusterctl.shared.spec.records import Problem, nearest
 from clusterctl.shared.spec.values import GpuCount
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.config.source import Values
-    from clusterctl.shared.spec import Cluster, Job, Resources
+    from clusterctl.shared.spec import Cluster, Job
     from clusterctl.shared.spec.role import Role
 
 ORIGIN = "default: what the roles need"
@@ -50,7 +50,6 @@ _SEPARATE = (
     "set resources.{key} for all of them; for different ones, submit a batch script of your own with Slurm's "
     "heterogeneous components (#SBATCH hetjob), which has no arrays and starts by backfill only"
 )
-_MOST_RANKS = 100_000
 
 
 def by_name(file: Values, path: Path) -> None:
@@ -79,9 +78,9 @@ def by_name(file: Values, path: Path) -> None:
             message = f"{here}: role {name}: {key} applies to the whole job: its roles share one allocation"
             raise ConfigError(message, _SEPARATE.format(key=key))
         known.append(name)
-        for key, value in leaves(table):
-            line = file.lines.get((_TABLE, str(number), *key))
-            file.put((_TABLE, name, *key), value, f"{shown_path(path)}:{line}" if line else here)
+        for path_in_role, value in leaves(table):
+            line = file.lines.get((_TABLE, str(number), *path_in_role))
+            file.put((_TABLE, name, *path_in_role), value, f"{shown_path(path)}:{line}" if line else here)
     if file.get(("workload",)) is None:
         file.put(("workload",), "command", "default: the job has roles")
 
@@ -89,14 +88,11 @@ def by_name(file: Values, path: Path) -> None:
 def completed(job: Job, cluster: Cluster, values: Values) -> Job:
     """Fill in the ranks of each role, and the resources that all of them need together. Raises ConfigError."""
     roles = {name: _with_tasks(role) for name, role in job.role.items()}
-    if any(role.share for role in list(roles.values())[:1]) or _count(roles) > _MOST_RANKS:
-        return job  # `contradictions` reports it
-    if problems := [problem for problem in _of_sharing(roles)]:
-        del problems
-        return replace(job, role=roles)
+    if any(_of_sharing(roles)) or _count(roles) > MOST_RANKS:
+        return replace(job, role=roles)  # `contradictions` reports it
     seated = seating(roles)
-    given = {name: values.origin(("resources", name)) for name in _OF_THE_JOB}
-    for name, origin in given.items():
+    for name in _OF_THE_JOB:
+        origin = values.origin(("resources", name))
         if origin and not origin.startswith(("default", "cluster ")):
             hint = f"set it in the role: [[role]] {name} = ..., or --set role.{next(iter(roles))}.{name}=..."
             raise ConfigError(f"{origin}: resources.{name}: the roles decide about it; remove this key", hint)
@@ -124,7 +120,7 @@ def _with_tasks(role: Role) -> Role:
     return replace(role, tasks_per_node=1 if starts_workers else role.gpus_per_node or 1)
 
 
-def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
+def contradictions(job: Job) -> Iterator[Problem]:
     """What cannot be meant about the roles of `job`."""
     roles, resources = job.role, job.resources
     if not roles:
@@ -139,8 +135,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if resources.gpus_per_task or resources.cpus_per_gpu:
         key = "gpus_per_task" if resources.gpus_per_task else "cpus_per_gpu"
         yield Problem(("resources", key), "not with roles, which divide the GPUs of a node; remove this key")
-    if _count(roles) > _MOST_RANKS:
-        yield Problem((_TABLE,), f"{_count(roles)} ranks; at most {_MOST_RANKS}")
+    if _count(roles) > MOST_RANKS:
+        yield Problem((_TABLE,), f"{_count(roles)} ranks; at most {MOST_RANKS}")
     yield from _of_sharing(roles)
     yield from _of_needs(roles)
     for name, role in roles.items():
@@ -153,7 +149,9 @@ def _of_sharing(roles: Mapping[str, Role]) -> Iterator[Problem]:
         if not role.share:
             host = name, role
         elif host is None:
-            yield Problem((_TABLE, name, "share"), "no role before it has nodes; remove this key, or move the role down")
+            yield Problem(
+                (_TABLE, name, "share"), "no role before it has nodes; remove this key, or move the role down"
+            )
         elif role.nodes > host[1].nodes:
             message = f"{role.nodes} nodes, and role {host[0]}, whose nodes it shares, has {host[1].nodes}"
             yield Problem((_TABLE, name, "nodes"), message)
@@ -190,7 +188,10 @@ def _cycle(roles: Mapping[str, Role]) -> list[str]:
 
 def _of_program(name: str, role: Role, roles: Mapping[str, Role]) -> Iterator[Problem]:
     key, known = (_TABLE, name), known_names(roles)
-    texts = [*((("program",), word) for word in role.program), *((("env", one), text) for one, text in role.env.items())]
+    texts = [
+        *((("program",), word) for word in role.program),
+        *((("env", one), text) for one, text in role.env.items()),
+    ]
     texts += [(("ready",), role.ready)] if role.ready else []
     for where, text in texts:
         for used in placeholders(text):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.fields import Fields
 
 LONGEST_SECONDS = 4.0  # after the last grace period, until everything is over
-_DOUBT_SECONDS = 1.0
+_DOUBT_SECONDS = 2.5  # a program that was ended by TERM is reported a second later
 _LASTING_SECONDS = 60.0  # a program without `ready` that ran this long had started
 
 
@@ -83,6 +83,11 @@ class Roles(NamedTuple):
     seating: Seating
     limit: int  # of starts of one program again
     fruitless: int  # in a row, without becoming ready
+
+    @property
+    def leading(self) -> str:
+        """The role whose metrics are the run's: the first that ends the job, or the last one."""
+        return next((name for name, part in self.parts.items() if part.ends_job), [*self.parts][-1])
 
     @classmethod
     def of(cls, job: Fields) -> Roles | None:
@@ -151,8 +156,7 @@ class Director:
         one = self._all[rank]
         already, one.left = one.left, True
         if self.end is None and not already:
-            words = f"the task of {self.roles.seating.label(rank)} was killed, or its connection was lost"
-            return self._close(How.FAILED, rank, words, now)
+            return self._close(How.FAILED, rank, "its task was killed, or the connection to it was lost", now)
         return self._finish(now)
 
     def tick(self, now: float) -> Sent:
@@ -166,8 +170,7 @@ class Director:
                     one = self._all[rank]
                     waits = part.ready and not one.ready and one.code is None and one.started is not None
                     if waits and one.started is not None and now - one.started > part.ready_within:
-                        seat = self.roles.seating.label(rank)
-                        words = f"{seat} was not ready within {part.ready_within:g} s: {one.answer or part.ready}"
+                        words = f"was not ready within {part.ready_within:g} s: {one.answer or part.ready}"
                         return self._close(How.FAILED, rank, words, now)
         return self._finish(now)
 
@@ -199,10 +202,10 @@ class Director:
         part, code = self.roles.parts[seat.role], message.whole("code") or 0
         why = message.text("why")
         if message.flag("asked"):
-            return self._close(How.RESTART, rank, f"{seat} asked for a restart", now)
+            return self._close(How.RESTART, rank, "asked for a restart", now)
         if code == 0 and part.ready and (part.serves or not one.ready) and (users := self._users_of(seat.role)):
             need = f"{' and '.join(users)} {'need' if len(users) > 1 else 'needs'} it"
-            code, why = 1, f"{seat} exited with 0 {'while' if one.ready else 'before it was ready, and'} {need}"
+            code, why = 1, f"exited with 0 {'while' if one.ready else 'before it was ready, and'} {need}"
         if code != 0:
             lasted = not part.ready and one.started is not None and now - one.started >= _LASTING_SECONDS
             one.fruitless = 1 if one.ready or lasted else one.fruitless + 1
@@ -210,8 +213,8 @@ class Director:
                 one.restarts += 1
                 one.started, one.ready = now, False
                 return [(rank, {"kind": "again", "number": one.restarts, "why": why})]
-            if part.needs and self._doubt is None:
-                self._doubt = now + _DOUBT_SECONDS, rank, why
+            if part.needs:
+                self._doubt = self._doubt or (now + _DOUBT_SECONDS, rank, why)
                 return []
             return self._close(How.FAILED, rank, why, now)
         one.code = 0

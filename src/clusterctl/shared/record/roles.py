@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.record.fields import Fields
 
+MOST_RANKS = 100_000
 IDLE = "idle"  # label of a rank without a role
 OF_THE_RANK = ("port", "host", "rank", "ranks", "node", "nodes", "local_rank")
 OF_A_ROLE = ("addresses", "hosts", "host", "port")
@@ -95,9 +96,14 @@ class Seating:
         """Its ranks in the job, in the order of their ranks in the role."""
         return [rank for rank, seat in self.seats.items() if seat.role == role]
 
+    def member(self, rank: int) -> tuple[str, int]:
+        """The role of a rank of the job, and its rank in the role."""
+        seat = self.seats.get(rank)
+        return (seat.role, seat.rank) if seat else (IDLE, rank)
+
     def label(self, rank: int) -> str:
         """Such as `trainer r03`."""
-        return str(self.seats[rank]) if rank in self.seats else f"{IDLE} r{rank:02}"
+        return labels([self.member(rank)])
 
 
 def seating(roles: Mapping[str, Shape]) -> Seating:
@@ -124,7 +130,16 @@ def seating(roles: Mapping[str, Shape]) -> Seating:
                 cpus = range(cpu, cpu + role.cpus_per_task)
                 gpus = range(gpu, gpu + role.gpus_per_node)
                 seats[node * per_node + slot] = Seat(
-                    name, own * tasks + local, role.nodes * tasks, local, tasks, own, role.nodes, first[name], cpus, gpus
+                    name,
+                    own * tasks + local,
+                    role.nodes * tasks,
+                    local,
+                    tasks,
+                    own,
+                    role.nodes,
+                    first[name],
+                    cpus,
+                    gpus,
                 )
                 slot, cpu = slot + 1, cpu + role.cpus_per_task
             gpu += role.gpus_per_node
@@ -133,12 +148,11 @@ def seating(roles: Mapping[str, Shape]) -> Seating:
     return Seating(seats, nodes, per_node, cpus_per_node, gpus_per_node, tuple(gpus for _, gpus in used))
 
 
-def labels(seated: Seating, ranks: Iterable[int]) -> str:
-    """Such as `features r00-01, trainer r03`."""
+def labels(members: Iterable[tuple[str, int]]) -> str:
+    """Roles and ranks in them, such as `features r00-01, trainer r03`."""
     found: dict[str, list[int]] = {}
-    for rank in ranks:
-        seat = seated.seats.get(rank)
-        found.setdefault(seat.role if seat else IDLE, []).append(seat.rank if seat else rank)
+    for role, rank in members:
+        found.setdefault(role, []).append(rank)
     return ", ".join(f"{role} r{','.join(_stretches(numbers))}" for role, numbers in found.items())
 
 

@@ -34,6 +34,7 @@ from clusterctl.shared.spec.values import (
     Word,
 )
 
+Roles = dict[RoleName, Role]
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 EXPEDITE = "expedite"
 NO_IMAGE = "none"  # instead of the cluster's
@@ -247,7 +248,7 @@ class Job:
     """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
-    role: dict[RoleName, Role] = field(default_factory=dict)
+    role: Roles = field(default_factory=dict)
     """Several programs that run side by side, each a table [[role]] with a name, instead of `argv`."""
     see_ranks: bool = True
     """Whether the ranks that your own batch script starts with srun are recorded, and their output copied to the
