@@ -79,15 +79,19 @@ def by_name(file: Values, path: Path) -> None:
             raise ConfigError(message, _SEPARATE.format(key=key))
         known.append(name)
         for path_in_role, value in leaves(table):
-            line = file.lines.get((_TABLE, str(number), *path_in_role))
+            parts = (_TABLE, str(number), *path_in_role)
+            line = next(filter(None, (file.lines.get(parts[:end]) for end in range(len(parts), 1, -1))), None)
             file.put((_TABLE, name, *path_in_role), value, f"{shown_path(path)}:{line}" if line else here)
     if file.get(("workload",)) is None:
-        file.put(("workload",), "command", "default: the job has roles")
+        file.put(("workload",), "command", "the roles")
 
 
 def completed(job: Job, cluster: Cluster, values: Values) -> Job:
     """Fill in the ranks of each role, and the resources that all of them need together. Raises ConfigError."""
     roles = {name: _with_tasks(role) for name, role in job.role.items()}
+    for name, role in job.role.items():
+        if role.tasks_per_node is None:
+            values.origins[_TABLE, name, "tasks_per_node"] = "default: one a GPU, or one for a launcher"
     if any(_of_sharing(roles)) or _count(roles) > MOST_RANKS:
         return replace(job, role=roles)  # `contradictions` reports it
     seated = seating(roles)
