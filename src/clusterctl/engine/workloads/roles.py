@@ -67,7 +67,9 @@ def main(context: Context) -> None:
         ports = [stack.enter_context(meeting.reserve_port(host)).getsockname()[1] for _ in range(2)]
         own = Address(host, *ports)
         actor = Actor(roles, place, attempt, own)
-        if (seat := seated.seats.get(place.rank)) is None:
+        seat = seated.seats.get(place.rank)
+        events.heart.observer = _WithoutProgram(waits=seat is not None)
+        if seat is None:
             end = actor.wait_for_end()
             actor.leave()
             if end.text("how") != How.FINISHED:
@@ -221,6 +223,7 @@ class _Performance:
             has_ended = child.poll() is not None
             if not (answer := probe(ready, logs)):
                 self.actor.ready()
+                self.context.events.record("ready")
                 return
             if answer != last:
                 last = answer
@@ -298,6 +301,23 @@ class _Performance:
         if str(len(allowed)) == os.environ.get("SLURM_CPUS_ON_NODE") and len(allowed) >= self.seat.cpus.stop:
             with suppress(OSError):
                 os.sched_setaffinity(0, allowed[self.seat.cpus.start : self.seat.cpus.stop])
+
+
+class _WithoutProgram:
+    """What the watchdog sees of a rank whose program does not run: one that waits for others is not idle.
+
+    How long it may wait depends on the `ready_within` of the others. A rank without a role is idle all the time.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits, self._since = waits, time.monotonic()
+
+    @property
+    def idle(self) -> float:
+        return 0.0 if self._waits else time.monotonic() - self._since
+
+    def stacks(self) -> str:
+        return "waits for other roles" if self._waits else "has no role"
 
 
 def _name_of(number: int) -> str:

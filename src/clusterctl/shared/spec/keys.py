@@ -167,7 +167,13 @@ def job_schema() -> Schema:
             "then": {"properties": {"train": table}},
             **({"else": chain} if chain else {}),
         }
-    return {"$schema": _DRAFT, "title": "clusterctl job file", **job, "anyOf": [{"required": [one]} for one in ("workload", "role")], **chain}
+    return {
+        "$schema": _DRAFT,
+        "title": "clusterctl job file",
+        **job,
+        "anyOf": [{"required": [one]} for one in ("workload", "role")],
+        **chain,
+    }
 
 
 def _any_of(tables: list[Schema]) -> Schema:
