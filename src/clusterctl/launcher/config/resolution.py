@@ -284,7 +284,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("workload",), "not for job files", hint=hint)
     elif not job.see_ranks:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
-    yield from roles.contradictions(job)
+    yield from roles.contradictions(job, cluster)
     if job.workload == "command" and not job.role and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     yield from _of_programs(job)

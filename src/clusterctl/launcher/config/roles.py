@@ -124,7 +124,7 @@ def _with_tasks(role: Role) -> Role:
     return replace(role, tasks_per_node=1 if starts_workers else role.gpus_per_node or 1)
 
 
-def contradictions(job: Job) -> Iterator[Problem]:
+def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     """What cannot be meant about the roles of `job`."""
     roles, resources = job.role, job.resources
     if not roles:
@@ -144,7 +144,7 @@ def contradictions(job: Job) -> Iterator[Problem]:
     yield from _of_sharing(roles)
     yield from _of_needs(roles)
     for name, role in roles.items():
-        yield from _of_program(name, role, roles)
+        yield from _of_program(name, role, roles, Secrets(cluster.secrets))
 
 
 def _of_sharing(roles: Mapping[str, Role]) -> Iterator[Problem]:
@@ -190,7 +190,7 @@ def _cycle(roles: Mapping[str, Role]) -> list[str]:
     return next(filter(None, (follow(name, []) for name in roles)), [])
 
 
-def _of_program(name: str, role: Role, roles: Mapping[str, Role]) -> Iterator[Problem]:
+def _of_program(name: str, role: Role, roles: Mapping[str, Role], secrets: Secrets) -> Iterator[Problem]:
     key, known = (_TABLE, name), known_names(roles)
     texts = [
         *((("program",), word) for word in role.program),
@@ -215,7 +215,7 @@ def _of_program(name: str, role: Role, roles: Mapping[str, Role]) -> Iterator[Pr
         hint = 'such as "http://{host}:{port}/health", "tcp://{host}:{port}", "file:PATH" or "log:TEXT"'
         yield Problem((*key, "ready"), problem, hint=hint)
     for one in role.env:
-        if one in Secrets():
+        if one in secrets:
             hint = f"set it in [env], where it is not recorded: env.{one}"
             yield Problem((*key, "env", one), "a secret, which would be recorded with the role", hint=hint)
         elif one.startswith(("CLUSTERCTL_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_", "cctl_")):

@@ -282,6 +282,11 @@ class Job:
     """Settings of the workload."""
 
     @property
+    def programs(self) -> tuple[tuple[str, ...], ...]:
+        """The programs of the user's own that it starts, with their arguments."""
+        return tuple(role.program for role in self.role.values()) or (self.argv,)
+
+    @property
     def most_starts(self) -> int:
         """How often the queue may start it after the first time."""
         return self.restart.limit if self.resources.requeue or self.restart.by == "successor" else 0
