@@ -46,6 +46,8 @@ STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on i
 RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
+ROLE = "CLUSTERCTL_ROLE"  # of this program, in a job with several
+LEADS = "CLUSTERCTL_ROLE_LEADS"  # set if its rank 0 logs the metrics of the run
 _LOOK_SECONDS = 0.2
 _CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or verifying checkpoints
 _ARRIVAL_SECONDS = 90.0  # until a checkpoint seen by rank 0 is visible here
@@ -103,9 +105,9 @@ def latest_checkpoint() -> Path | None:
     attempt = current_attempt()
     if attempt is None:
         return None
-    first = attempt not in _asked and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    first = attempt not in _asked and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" and _leads()
     _asked.add(attempt)
-    if first and Place.from_environment().rank != 0:
+    if first and _rank() != 0:
         return _take_rank_0s(attempt)
     for folder in checkpoints.candidates(attempt):
         wrong = _wrong_with(folder)
@@ -154,7 +156,7 @@ def request_restart(step: int | None = None) -> NoReturn:
     """
     attempt = current_attempt()
     step = None if step is None else whole_step(step)
-    if attempt is not None and Place.from_environment().rank == 0:
+    if attempt is not None and _rank() == 0:
         marks.request_restart(attempt, "warned", step=step)
     elif attempt is not None:
         marks.wait_for_request(attempt)
@@ -195,7 +197,7 @@ def _wrong_with(folder: Path) -> str:
 
 @cache
 def _writer() -> MetricsWriter:
-    writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
+    writer = MetricsWriter(current_attempt(), _rank())
     atexit.register(writer.write_left_out)
     atexit.register(_let_go)
     return writer
@@ -206,11 +208,32 @@ def _heart() -> Heart:
     """This program's heart: from the first step on, it sends the rank's heartbeats."""
     heart, attempt = Heart(), current_attempt()
     heart.enter(State.TRAINING)
-    if attempt is not None:
+    if attempt is not None and (place := _task_of_this()) is not None:
         from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
 
-        beating(heart, attempt, Place.from_environment())
+        beating(heart, attempt, place)
     return heart
+
+
+def _leads() -> bool:
+    """Whether this process's metrics and choices are the run's: in a job with roles, those of one role are."""
+    return ROLE not in os.environ or LEADS in os.environ
+
+
+def _rank() -> int:
+    """Its rank among the processes that lead; not 0 for any other."""
+    if ROLE not in os.environ:
+        return Place.from_environment().rank
+    return int(os.environ.get("RANK", "1")) if _leads() else 1
+
+
+def _task_of_this() -> Place | None:
+    """Whose heartbeats it sends; nobody's if another worker of its torchrun does, in a job with roles."""
+    if ROLE not in os.environ:
+        return Place.from_environment()
+    if os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("LOCAL_RANK") != "0":
+        return None
+    return Place.from_environment({name: text for name, text in os.environ.items() if name != "TORCHELASTIC_RUN_ID"})
 
 
 def _let_go() -> None:

@@ -18,7 +18,8 @@ _PRESETS = {"reddit": "node-classification", "deep-sage": "node-classification"}
 
 def main(context: Context) -> None:
     """Run the workload of the context's job."""
-    import_module(module_of(context.record["workload"])).main(context)
+    name = f"{__name__}.roles" if context.record.get("role") else module_of(context.record["workload"])
+    import_module(name).main(context)
 
 
 def module_of(workload: str) -> str:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
-_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
+LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 _SAVING_SECONDS = 20.0  # after TERM, for a program that saves then: below Slurm's KillWait, 30 s by default
 _LEAVING_SECONDS = 5.0  # from TERM to SIGKILL for a program that has not left before the time limit
 _SUMMARY_SECONDS = 1.5  # torchrun looks at its workers every 0.1 s, and ends the others of its node first
@@ -143,33 +143,31 @@ def main(context: Context) -> None:
     job = CommandJob.of(context)
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, such as argv = ["python", "train.py"]')
-    no_python = job.argv[0] == "python" and shutil.which("python") is None  # some systems have only python3
-    program = "python3" if no_python else job.argv[0]
     end_telemetry = start_telemetry(events.link, place)
     events.stage(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
-        argv, is_launcher = [program, *job.argv[1:]], bool(_LAUNCHER.search(shlex.join(job.argv)))
+        argv, is_launcher = with_python(job.argv), bool(LAUNCHER.search(shlex.join(job.argv)))
         if is_launcher and attempt is not None and place.rank == 0:
-            _write_hostfile(attempt, argv, job.gpus, place)  # before the others learn the address
+            write_hostfile(attempt.hostfile, argv, job.gpus, place)  # before the others learn the address
         variables = _variables(context, job, stop_file, stack)
         events.stage(State.TRAINING)
         if is_launcher:
             variables["CLUSTERCTL_HOSTFILE"] = str(attempt.hostfile) if attempt else ""
-            argv = _completed(argv, job.gpus, place, variables)
-        child = _start(argv, {**os.environ, **variables})
+            argv = completed(argv, job.gpus, place, variables)
+        child = start_program(argv, {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
         warned = Warned(child, job)
         if is_launcher:
-            stop.hear_out = lambda: _hear_out(child)
+            stop.hear_out = lambda: hear_out(child)
         times = None
         if attempt is not None:
             times, gpus = LogTimes(attempt, place.rank), GpuReadings()
             if events.link is not None:
                 events.link.handlers["gpus"] = gpus.take
             events.heart.observer = observe(child.pid, attempt, place, gpus)
-        port = int(variables["MASTER_PORT"]) if place.rank == 0 else None
-        code = _wait(child, context, warned, stop_file, port, times)
+        ports = [int(variables["MASTER_PORT"])] if place.rank == 0 else []
+        code = wait_for(child, context, warned, stop_file, ports, times)
     end_telemetry()
     if stop.leaving:  # the program was killed by the thread that ends this process
         threading.Event().wait()
@@ -177,10 +175,10 @@ def main(context: Context) -> None:
     if attempt and stop.warned and not stop.terminated and not asked and warned.means_restart(code):
         go_back_unasked(attempt, place.rank)
         raise LeftForNow
-    if code == 0 and (stop.terminated or (warned.handles_term and _hear_of_term(stop))):
+    if code == 0 and (stop.terminated or (warned.handles_term and hear_of_term(stop))):
         raise SystemExit(EXIT_TERMINATED)  # it has left because of TERM, perhaps after saving: it has not finished
     if code != 0:
-        _exit_like(code, job.argv, context, asked)
+        exit_like(code, job.argv, context, asked)
 
 
 def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitStack) -> dict[str, str]:
@@ -196,16 +194,6 @@ def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitSt
             meeting.publish(attempt, host, port)
     else:
         host, port = meeting.find(attempt)
-    paths: dict[str, str] = {}
-    if attempt is not None:
-        folder = RunDir(attempt.path.parents[1]).checkpoints
-        with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
-        paths = {
-            STOP_FILE: str(stop_file),
-            RESTART_FILE: str(restart_file(attempt)),
-            CHECKPOINTS: str(folder),
-            KEEP: str(job.checkpoints_kept),
-        }
     return {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),
@@ -215,11 +203,23 @@ def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitSt
         "GROUP_RANK": str(place.node_rank),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
-        **paths,
+        **(paths_of(attempt, job, stop_file) if attempt else {}),
     }
 
 
-def _completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, str]) -> list[str]:
+def paths_of(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, str]:
+    """The variables with what a program needs to save and resume."""
+    folder = RunDir(attempt.path.parents[1]).checkpoints
+    with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
+    return {
+        STOP_FILE: str(stop_file),
+        RESTART_FILE: str(restart_file(attempt)),
+        CHECKPOINTS: str(folder),
+        KEEP: str(job.checkpoints_kept),
+    }
+
+
+def completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, str]) -> list[str]:
     """The program's command with what its launcher must know and the user left out.
 
     Unless several tasks of a node start one each: then only the user knows what they are for.
@@ -234,15 +234,17 @@ def _completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str,
     return launch.completed(launch.filled_in(here, os.environ))
 
 
-def _write_hostfile(attempt: Attempt, argv: list[str], gpus: int, place: Place) -> None:
+def write_hostfile(path: Path, argv: list[str], gpus: int, place: Place, first_node: int | None = None) -> None:
     """Write the nodes in the order of their ranks, for deepspeed, and for scripts that use CLUSTERCTL_HOSTFILE."""
     from clusterctl.shared.node.launch_command import Job, expanded, find_launch, hostfile
 
     launch = find_launch(argv)
     slots = launch.workers(Job(place.nodes, gpus)) if launch else max(1, gpus)
     names = expanded(os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", ""))
+    if first_node is not None:  # of those of other roles
+        names = names[first_node : first_node + place.nodes]
     if len(names) == place.nodes:
-        write_text(attempt.hostfile, hostfile(names, slots))
+        write_text(path, hostfile(names, slots))
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
@@ -253,7 +255,13 @@ def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) 
     return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
 
 
-def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def with_python(argv: Sequence[str]) -> list[str]:
+    """The program's words; some systems have only python3."""
+    no_python = argv[0] == "python" and shutil.which("python") is None
+    return ["python3" if no_python else argv[0], *argv[1:]]
+
+
+def start_program(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     try:
         # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
         return subprocess.Popen(argv, env=environment, preexec_fn=tied_to_this(), close_fds=False)
@@ -264,19 +272,20 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 
-def _wait(
+def wait_for(
     child: subprocess.Popen[bytes],
     context: Context,
     warned: Warned,
     stop_file: Path,
-    port: int | None,
+    ports: Sequence[int],
     times: LogTimes | None,
+    grace: float = 0.0,
 ) -> int:
     """Wait for the program, and tell it of the warning and of the end; forward the terminal's INT.
 
     The warning also creates a file, for programs that do not handle the signal. A program that has not installed its
-    handler yet gets the signal once it has. If another user listens on `port`, which the ranks would trust, the program
-    is killed. Raises TaskError.
+    handler yet gets the signal once it has. If another user listens on one of `ports`, which other ranks would trust,
+    the program is killed. After TERM it has `grace` seconds, by default those of any task. Raises TaskError.
     """
     stop, ending, checked = context.stop, False, 0.0
 
@@ -294,26 +303,27 @@ def _wait(
         warned.handles_term = warned.handles_term or takes(child.pid, signal.SIGTERM)
         if times:
             times.look()
-        if port is not None and time.monotonic() - checked > _LOOK_SECONDS:
+        if ports and time.monotonic() - checked > _LOOK_SECONDS:
             checked = time.monotonic()
-            if meeting.taken_by_another(port):
+            if taken := next(filter(meeting.taken_by_another, ports), None):
                 child.kill()
                 child.wait()
-                message = f"another user is listening on the port where the ranks meet: {port}"
+                message = f"another user is listening on a port of this run: {taken}"
                 raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
         if stop.warned:
             _show_warning(stop_file)
             warned.see_to()
         if stop.terminated and not ending:
             ending = True
-            if warned.end() and not _is_cancelled(context.attempt):
-                stop.hold(_SAVING_SECONDS)
+            saves = warned.end() and not _is_cancelled(context.attempt)
+            if saves or grace:
+                stop.hold(max(grace, _SAVING_SECONDS * saves))
     if times:
         times.look(last=True)
     return child.wait()
 
 
-def _hear_of_term(stop: StopRequest) -> bool:
+def hear_of_term(stop: StopRequest) -> bool:
     """Whether this task was terminated: TERM may reach it a moment after it has reached the program."""
     deadline = time.monotonic() + _TERM_SECONDS
     while not stop.terminated and time.monotonic() < deadline:
@@ -325,7 +335,7 @@ def _is_cancelled(attempt: Attempt | None) -> bool:
     return attempt is not None and RunDir(attempt.path.parents[1]).cancel_json.exists()
 
 
-def _hear_out(launcher: subprocess.Popen[bytes]) -> None:
+def hear_out(launcher: subprocess.Popen[bytes]) -> None:
     """Let a launcher say which of its workers was killed, if that is why srun ends all tasks: TERM would stop it.
 
     The launchers of other nodes see that their workers have lost a peer just as early, and may be the first to leave.
@@ -352,7 +362,7 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
-def _exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) -> NoReturn:
+def exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) -> NoReturn:
     """Exit like the program, which has failed; first record why, unless it was asked to end, or asks for a restart."""
     attempt, stop = context.attempt, context.stop
     number, worker = killing_signal(code), None
@@ -363,7 +373,7 @@ def _exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) ->
         if summary and killing_signal(summary.first.exit_code):
             worker, number = summary.first, killing_signal(summary.first.exit_code)
     if number == signal.SIGTERM:
-        _hear_of_term(stop)
+        hear_of_term(stop)
     if not stop.terminated and not asked:
         name = textwrap.shorten(" ".join(argv), 60)
         if worker is not None:

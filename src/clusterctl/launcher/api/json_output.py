@@ -230,6 +230,7 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
         "certainty": found.certainty,
         "attempt": found.attempt,
         "rank": found.rank,
+        **({"role": found.role, "role_rank": found.role_rank} if found.role else {}),
         "node": found.node or None,
         "stage": found.state or None,
         "step": found.step,
@@ -237,7 +238,15 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
         "traceback": found.traceback or None,
         "hint": found.hint or None,
         "facts": list(found.facts),
-        "secondary": to_record([*found.secondary]),
+        "secondary": [
+            {
+                "rank": one.rank,
+                "node": one.node,
+                "cause": one.cause,
+                **({"role": one.role, "role_rank": one.role_rank} if one.role else {}),
+            }
+            for one in found.secondary
+        ],
         "others": [
             {
                 "class": other.cause_class.value,

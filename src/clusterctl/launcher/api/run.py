@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
+    from clusterctl.launcher.observe.roles import RoleStatus
     from clusterctl.launcher.observe.state import Status as Status
     from clusterctl.shared.spec import Batches, Cluster, Job
 
@@ -198,6 +199,14 @@ class Run:
         from clusterctl.launcher.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
+
+    @operation()
+    def roles(self) -> tuple[RoleStatus, ...]:
+        """Its roles, if its job has several programs: ranks, nodes, states and restarts of each."""
+        from clusterctl.launcher.observe.roles import role_statuses
+        from clusterctl.launcher.observe.run_record import read_record
+
+        return role_statuses(read_record(self.directory))
 
     def fetch(self, output: str | Path | None = None, *, weights: bool = True, force: bool = False) -> Path:
         """Fetch the run into a new folder on this machine, named after the run by default; returns the folder.

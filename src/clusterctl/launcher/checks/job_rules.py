@@ -63,8 +63,9 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
 def code_rules(found: Surroundings) -> Iterator[Check]:
     program = found.wanted.program if found.wanted else None
     if program and not program.there:
-        hint = "paths in argv are relative to the job's `code` folder, by default the current one"
-        yield fail("program", f"argv: no such file: {program.path}", hint)
+        key = "program" if found.wanted and found.wanted.resolved.job.role else "argv"
+        hint = f"paths in {key} are relative to the job's `code` folder, by default the current one"
+        yield fail("program", f"{key}: no such file: {program.path}", hint)
     for key, module in found.wanted.modules if found.wanted else ():
         if not module.there:
             hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"

@@ -302,15 +302,19 @@ def _forward(job: Job, plan: Plan) -> Forward | None:
 
 
 def _program(job: Job, plan: Plan) -> Seen | None:
-    """The Python script that the tasks would run."""
-    code, argv = _code(job, plan), job.argv
-    if job.workload != "command" or code is None or len(argv) < 2:
+    """The Python script that the tasks would run; of several, the first that is missing."""
+    code = _code(job, plan)
+    if job.workload != "command" or code is None:
         return None
-    if not argv[1].endswith(".py") or argv[1].startswith(("-", "/")):
-        return None
-    if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
-        return None
-    return Seen.at(Path(code, argv[1]), nodes_are_here=True)
+    seen = [
+        Seen.at(Path(code, argv[1]), nodes_are_here=True)
+        for argv in job.programs
+        if len(argv) > 1
+        and argv[1].endswith(".py")
+        and not argv[1].startswith(("-", "/"))
+        and argv[0].rpartition("/")[2].rstrip("0123456789.") == "python"
+    ]
+    return next((one for one in seen if not one.there), seen[0] if seen else None)
 
 
 def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:

@@ -52,6 +52,7 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 @click.option(
     "--sort", metavar="COLUMN", help="Sort single runs by a column or metric, the best, newest or largest first."
 )
+@click.option("--roles", is_flag=True, help="Also show the roles of each RUN whose job has several programs.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
@@ -65,6 +66,7 @@ def status(
     output: str,
     metric: str | None,
     sort: str | None,
+    roles: bool,
     **chosen: Any,
 ) -> None:
     """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
@@ -85,6 +87,8 @@ def status(
         raise UsageError(
             "RUN cannot be combined with -n, -a, --name, --state, --tag or --since", "leave one of them out"
         )
+    if roles and (not names or watch or all_jobs or output not in ("table", "wide")):
+        raise UsageError("--roles shows named runs once, as a table", "for example: clusterctl status @last --roles")
     job_ids = {name: job_id for name in names if (job_id := plain_job(name, chosen["cluster"]))}
     if all_jobs or job_ids:
         if watch or metric or sort or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):
@@ -120,6 +124,8 @@ def status(
         any_found, problems = bool(listing.rows), listing.problems
         if listing.rows:
             runs_table.show_runs(terminal.data(), listing, wide=output == "wide")
+            if roles:
+                _show_roles(wanted, listing)
             if sweep is None:
                 _show_cause(wanted, listing)
         if not any_found and not problems:
@@ -215,6 +221,22 @@ class _Looking:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)
         return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
+
+
+def _show_roles(wanted: Query, found: Listing) -> None:
+    """Show a line for each role of the runs."""
+    from clusterctl.launcher.display import tables, terminal
+
+    runs = [(row.run, Run(wanted.folder / row.run)) for row in found.rows if (wanted.folder / row.run).is_dir()]
+    rows = [
+        (name, one.name, str(len(one.ranks)), " ".join(one.nodes), one.summary, str(one.restarts))
+        for name, run in runs
+        for one in run.roles()
+    ]
+    if rows:
+        tables.show_columns(terminal.data(), ("RUN", "ROLE", "RANKS", "NODES", "STATE", "RESTARTS"), rows, ("RANKS",))
+    else:
+        click.echo("no roles: each of these runs has a single program", err=True)
 
 
 def _show_cause(wanted: Query, found: Listing) -> None:

@@ -424,6 +424,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
         click.echo(plain(plan.programs), err=True)
     if plan.environment:
         click.echo(plain(plan.environment), err=True)
+    for line in plan.roles:
+        click.echo(plain(line), err=True)
     if plan.idle:
         click.echo(plan.idle, err=True)
     if plan.launcher:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launcher.config import roles
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
@@ -104,6 +105,7 @@ def resolve(
             values.put(("name",), f"{file.get(('name',)) or path.stem}-{found.name}", f"stage {found.name}")
             file.drop(("name",))
             file.layer(found.values)
+        roles.by_name(file, path)
     elif program:
         path, file = cwd / f"the {ORIGIN}", without_job_file(program)
     else:
@@ -178,7 +180,7 @@ def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[
         if values.get(key) == AUTO:
             values.drop(key)
             values.origins[key] = AUTO
-    job = _completed(read_values(Job, values, file), values, file, cwd)
+    job = _completed(read_values(Job, values, file), cluster, values, file, cwd)
     if problems := list(contradictions(job, cluster)):
         raise explained(problems, values, file)
     return job, {".".join(key): origin for key, origin in values.origins.items()}
@@ -226,7 +228,7 @@ def cluster_values(cluster: Cluster) -> Values:
     return values
 
 
-def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
+def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path) -> Job:
     """Fill in dependent values, and make paths absolute (relative to the job file; for `--set`: to `cwd`)."""
 
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
@@ -236,6 +238,8 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
         return str(Path(os.path.normpath(base / expanded(path))))
 
+    if job.role:
+        job = roles.completed(job, cluster, values)
     resources = job.resources
     gpus = resources.gpus_per_node or NO_GPUS
     launch = find_launch(job.argv) if job.workload == "command" else None
@@ -296,7 +300,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("workload",), "not for job files", hint=hint)
     elif not job.see_ranks:
         yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
-    if job.workload == "command" and not any(job.argv[:1]):
+    yield from roles.contradictions(job, cluster)
+    if job.workload == "command" and not job.role and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     yield from _of_programs(job)
     if job.workload != "command" and job.argv:

@@ -31,6 +31,7 @@ class Values:
 
     tree: dict[str, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
+    lines: dict[Key, int] = field(default_factory=dict)  # of a file, also within the tables of a list, by their number
 
     def put(self, key: Key, value: Any, origin: str) -> None:
         """Set one value, creating parent tables. A table is set key by key."""
@@ -81,7 +82,7 @@ def read_toml(path: Path) -> Values:
         hint = "strings need quotes; tables are written [name]"
         raise ConfigError(f"{shown}: not valid TOML: {error}", hint) from error
     lines = _lines(text)
-    values = Values()
+    values = Values(lines=lines)
     for key, value in leaves(tree):
         # A key in an inline table or a dotted key has no line of its own: use that of its parent.
         line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
@@ -134,12 +135,26 @@ def _lines(text: str) -> dict[Key, int]:
     """Key -> line number, found heuristically since tomllib does not report it. Good enough for messages."""
     table: Key = ()
     found: dict[Key, int] = {}
+    places: dict[Key, int] = {}
+    element: Key = ()  # of a list of tables
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\[?([^\[\]]+)\]", line):
-            table = _dotted(header[1])
+        if header := re.match(r"\s*\[(\[?)([^\[\]]+)\]", line):
+            table = _dotted(header[2])
             found.setdefault(table, number)
+            if header[1]:
+                place = places[table] = places.get(table, -1) + 1
+                element = (*table, str(place))
+            elif element and table[: len(element) - 1] == element[:-1]:  # [role.env], of the last one
+                element = (*element[: len(element)], *table[len(element) - 1 :])
+            else:
+                element = ()
+            if element:
+                found[element] = number
         elif assignment := re.match(r"""\s*([\w.'" -]+?)\s*=""", line):
-            found.setdefault((*table, *_dotted(assignment[1])), number)
+            key = _dotted(assignment[1])
+            found.setdefault((*table, *key), number)
+            if element:
+                found.setdefault((*element, *key), number)
     return found
 
 

@@ -30,6 +30,7 @@ from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.ownership import user_name
 from clusterctl.shared.record.plain_text import stretches
+from clusterctl.shared.record.roles import labels
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
@@ -121,6 +122,11 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         off = record.job.resources.requeue is False
         facts.append(f"not restarted: {'resources.requeue is false' if off else mode}")
     words = {candidate.rank: candidate.words for candidate in case.reports}
+
+    def member(number: int | None) -> tuple[str, int | None]:
+        return record.seating.member(number) if record.seating and number is not None else ("", None)
+
+    role, role_rank = member(found.rank)
     return replace(
         found,
         certainty=LIKELY if doubtful else found.certainty,
@@ -128,8 +134,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         state=found.state or (rank.state if rank else ""),
         step=step or found.step,
         facts=tuple(facts),
+        role=role,
+        role_rank=role_rank,
         secondary=tuple(
-            Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"))
+            Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"), *member(other.rank))
             for other in attempt.ranks
             if other.rank != found.rank and other.exit_code != 0 and not attempt.one_output
         ),
@@ -419,9 +427,14 @@ def counted(secondary: Iterable[Consequence]) -> list[str]:
     for consequence in secondary:
         alike.setdefault(pattern(consequence.cause), []).append(consequence)
     groups = sorted(alike.values(), key=len, reverse=True)
-    lines = [f"{_ranks([one.rank for one in group])}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
-    left = [one.rank for group in groups[_MOST_CONSEQUENCES:] for one in group]
-    return [*lines, f"{_ranks(left)}: other messages"] if left else lines
+    lines = [f"{_whose(group)}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
+    left = [one for group in groups[_MOST_CONSEQUENCES:] for one in group]
+    return [*lines, f"{_whose(left)}: other messages"] if left else lines
+
+
+def _whose(group: list[Consequence]) -> str:
+    members = [(one.role, one.role_rank) for one in group if one.role and one.role_rank is not None]
+    return labels(members) if members else _ranks([one.rank for one in group])
 
 
 def _ranks(ranks: list[int]) -> str:

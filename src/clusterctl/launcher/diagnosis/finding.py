@@ -12,6 +12,7 @@ from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.reasons import HELD
 from clusterctl.launcher.observe.run_names import submission as sweep_of
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.roles import labels
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
 from clusterctl.shared.spec.values import slurm_time
@@ -50,6 +51,8 @@ class Consequence:
     rank: int
     node: str
     cause: str
+    role: str = ""  # of a job with several
+    role_rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,15 @@ class Finding:
     hint: str = ""
     facts: tuple[str, ...] = ()
     secondary: tuple[Consequence, ...] = ()
+    role: str = ""  # of the rank, in a job with several
+    role_rank: int | None = None
 
     @property
     def place(self) -> str:
         """Where it occurred: `rank 2 on node2`, or the node; empty if neither is known."""
         node = f" on {self.node}" if self.node else ""
+        if self.role and self.role_rank is not None:
+            return f"{labels([(self.role, self.role_rank)])} (rank {self.rank}){node}"
         return f"rank {self.rank}{node}" if self.rank is not None else self.node
 
     def __str__(self) -> str:

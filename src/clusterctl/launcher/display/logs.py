@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
 from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped, time_of
+from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 # The first lines are written one at a time, the others in batches.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 _MOST_KNOWN = 1000
+_LONGEST_LABEL = 40
 _STAMP_LENGTH = len("2026-01-02T03:04:05.678+0100 ")
 
 
@@ -126,6 +129,7 @@ class _Label:
         self._several_nodes = self._several_ranks and reading.record.job.resources.nodes > 1
         self._nodes = Nodes(reading.record.run)
         self._host = "" if reading.record.is_script else "host "  # a user's batch script has all of the output
+        self._seating = reading.record.seating
         self._known: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def of(self, line: Line) -> str:
@@ -142,12 +146,16 @@ class _Label:
     def of_ranks(self, attempt: int, ranks: tuple[int, ...]) -> str:
         if not self._several_ranks or not ranks:
             return _attempt(attempt)
+        if self._seating and len(ranks) > 1:
+            whose = labels(map(self._seating.member, ranks))
+            return f"{_attempt(attempt)}{textwrap.shorten(whose, _LONGEST_LABEL, placeholder=' ...')} x{len(ranks)} "
         if len(ranks) > 1:
             pieces = ranges(ranks, 2)
             which = ",".join([*pieces[:3], *["..."] * (len(pieces) > 3)])
             return f"{_attempt(attempt)}r{which} x{len(ranks)} "
         node = plain(self._nodes.of(attempt, ranks[0])) if self._several_nodes else ""
-        return f"{_attempt(attempt)}r{ranks[0]:02} {node}{' ' if node else ''}"
+        label = self._seating.label(ranks[0]) if self._seating else f"r{ranks[0]:02}"
+        return f"{_attempt(attempt)}{label} {node}{' ' if node else ''}"
 
 
 def _attempt(number: int) -> str:

@@ -93,6 +93,18 @@ class TakenOver(Event):
 
 
 @dataclass(frozen=True)
+class Ready(Event):
+    """The program of a role is ready."""
+
+
+@dataclass(frozen=True)
+class Again(Event):
+    """The program of a role has failed, and was started again alone."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Exited(Event):
     code: int | None
 
@@ -119,6 +131,10 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
             return WriterEnded(time, fields.text("error"))
         case "superseded":
             return TakenOver(time)
+        case "ready":
+            return Ready(time)
+        case "again":
+            return Again(time, fields.text("why"))
         case "exit":
             return Exited(time, fields.whole("code"))
     return None

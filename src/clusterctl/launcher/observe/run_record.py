@@ -19,6 +19,7 @@ from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import status_of
 from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir
 from clusterctl.shared.record.ownership import is_trusted, owner_name
+from clusterctl.shared.record.roles import MOST_RANKS, seating
 from clusterctl.shared.spec import SCRIPT, Cluster, Job
 from clusterctl.shared.spec.records import from_stored
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import ArrayDir
+    from clusterctl.shared.record.roles import Seating
 
 
 T = TypeVar("T", float, str)
@@ -69,6 +71,15 @@ class RunRecord:
     @property
     def tasks_per_node(self) -> int:
         return self.job.resources.tasks_per_node or 1
+
+    @functools.cached_property
+    def seating(self) -> Seating | None:
+        """Which ranks are whose; None unless the job has roles."""
+        roles, resources = self.job.role, self.job.resources
+        ranks = sum(role.nodes * (role.tasks_per_node or 1) for role in roles.values())
+        if not roles or not ranks <= resources.nodes * self.tasks_per_node <= MOST_RANKS:
+            return None  # or the file of another user does not fit together
+        return seating(roles)
 
     def require_ours(self) -> None:
         """Raise ConfigError for another user's run: only its owner may query Slurm about it or change it."""

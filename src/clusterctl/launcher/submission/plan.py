@@ -164,6 +164,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         f"--mpi={cluster.mpi}",
         "--unbuffered",
         "--input=none",
+        *(["--cpu-bind=none"] if job.role else []),  # the roles of a node divide its CPUs themselves
         *cluster.srun_args,
         *(container if cluster.runtime == "pyxis" else ()),
     ]
@@ -377,7 +378,9 @@ def options_of(resources: Resources, cluster: Cluster) -> list[Option]:
 def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     """The variables that the run adds to every task's environment; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
-    exports = {"OMP_NUM_THREADS": str(max(1, job.resources.cpus_per_task // workers_of_a_task(job)))}
+    exports = {}
+    if not job.role:  # whose ranks have different numbers of CPUs
+        exports["OMP_NUM_THREADS"] = str(max(1, job.resources.cpus_per_task // workers_of_a_task(job)))
     if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
         exports |= TUNED_ALLOCATOR
     if not brings_code(job):

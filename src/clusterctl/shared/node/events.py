@@ -5,6 +5,8 @@
     {"rank": 3, "time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
     {"time": ..., "event": "exception", "type": "ProgramEnded", ..., "cause": "killed", "code": 137, "signal": 9}
+    {"time": ..., "event": "ready"}                                 the program of a role
+    {"time": ..., "event": "again", "why": "..."}                   it has failed, and was started again alone
     {"time": ..., "event": "hang", "stacks": "..."}
     {"time": ..., "event": "exit", "code": 143, "signal": 15}
 

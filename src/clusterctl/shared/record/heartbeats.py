@@ -96,7 +96,8 @@ def gpu_idle(before: float | None, percents: Sequence[float | None], seconds: fl
 class Observer(Protocol):
     """Observes a program from outside; `idle` is the number of seconds without any work."""
 
-    idle: float
+    @property
+    def idle(self) -> float: ...
 
     def stacks(self) -> str:
         """The stacks of the program's processes."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.shared.spec.notify import Notify, Track
+from clusterctl.shared.spec.role import Role, RoleName
 from clusterctl.shared.spec.train import Data, Train
 from clusterctl.shared.spec.values import (
     LARGEST,
@@ -35,6 +36,7 @@ from clusterctl.shared.spec.values import (
     Word,
 )
 
+Roles = dict[RoleName, Role]
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 EXPEDITE = "expedite"
 NO_IMAGE = "none"  # instead of the cluster's
@@ -266,6 +268,8 @@ class Job:
     """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
+    role: Roles = field(default_factory=dict)
+    """Several programs that run side by side, each a table [[role]] with a name, instead of `argv`."""
     see_ranks: bool = True
     """Whether the ranks that your own batch script starts with srun are recorded, and their output copied to the
     run."""
@@ -302,6 +306,11 @@ class Job:
     """Trackers that receive a copy of the run's metrics."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""
+
+    @property
+    def programs(self) -> tuple[tuple[str, ...], ...]:
+        """The programs of the user's own that it starts, with their arguments."""
+        return tuple(role.program for role in self.role.values()) or (self.argv,)
 
     @property
     def most_starts(self) -> int:

@@ -16,6 +16,7 @@ from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
+from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
@@ -148,6 +149,11 @@ class DryRun:
             return ""
         held = f"{plural(spares, 'spare node')} held idle beside {plural(resources.nodes, 'node')}"
         return f"{held}: up to {hours:,.3g} node hours for each job"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the job, one a line, and what they leave unused; none for a job with a single program."""
+        return tuple(map(self.resolved.secrets.hide, roles_of_job.shown(self.resolved.job)))
 
     @property
     def launcher(self) -> str:

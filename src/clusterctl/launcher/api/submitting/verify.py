@@ -85,7 +85,7 @@ def verify(
 
             environments.build(plan.environment, runs, progress)
         seen[place] = look_around(resolved, plan, slurm)
-        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
+        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, [word for words in job.programs for word in words]))
     return tuple({check.message: check for check in warnings}.values())
 
 

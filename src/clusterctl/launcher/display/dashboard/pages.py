@@ -133,7 +133,8 @@ def log(scene: Scene) -> Markup:
         return problems(scene.problems)
     lines = scene.selected.log
     several = len({line.source.rank for line in lines}) > 1
-    texts = [(label_of(line) if several else "") + as_shown(line.text) for line in lines]
+    seating = scene.selected.status.record.seating
+    texts = [(label_of(line, seating) if several else "") + as_shown(line.text) for line in lines]
     shown = tag("pre", "\n".join(texts), class_="log") if texts else tag("p", "no output yet", class_="faint")
     command = f"clusterctl logs {scene.selected.status.record.run.id}"
     return join([shown, tag("p", "complete log: ", tag("code", command), class_="faint"), _as_of(scene.as_of)])

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.history import History, NodeHistory
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.overview import Scene, Selected
+    from clusterctl.shared.record.roles import Seating
 
 
 _WIDE_COLUMNS, _WIDE_LINES = 150, 40
@@ -316,7 +317,7 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
     several = len({line.source.rank for line in lines}) > 1
     shown = []
     for line in lines[-height:]:
-        text = Text(label_of(line), "dim") if several else Text()
+        text = Text(label_of(line, selected.status.record.seating), "dim") if several else Text()
         shown.append(text.append(as_shown(line.text).expandtabs(4)))
     return fitted(shown or [Text("no output yet", "dim")], width, height)
 
@@ -371,13 +372,15 @@ def _wrapped(line: str, width: int) -> list[str]:
     return cut if width > 2 * len(indent) and cut else [line]
 
 
-def label_of(line: Line) -> str:
-    """The prefix of a line: r03, or x32 if 32 ranks wrote the same."""
+def label_of(line: Line, seating: Seating | None = None) -> str:
+    """The prefix of a line: r03, x32 if 32 ranks wrote the same, or `trainer r03` in a job with roles."""
     source = line.source
     attempt = f"a{source.attempt} " if source.attempt else ""
     if len(line.ranks) > 1:
         return f"{attempt}x{len(line.ranks):<2} "
-    return f"{attempt}host " if source.rank is None else f"{attempt}r{source.rank:02} "
+    if source.rank is None:
+        return f"{attempt}host "
+    return f"{attempt}{seating.label(source.rank) if seating else f'r{source.rank:02}'} "
 
 
 # The training pane: progress and curves.
