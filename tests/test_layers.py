@@ -31,6 +31,7 @@ OUTSIDE = {
     "rich": {"display"},
     "textual": {"display"},
     "waitress": {"display"},
+    **dict.fromkeys(("mcp", "mcp_types", "anyio"), {"api"}),
     "submitit": {"submission"},
     "pydantic": {"config"},
     "platformdirs": {"config"},

@@ -11,7 +11,6 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config import state_folder
@@ -21,6 +20,7 @@ from clusterctl.shared.record.once import LeaseTaken, leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PERIOD_SECONDS = 86400
 _NAME = "agents.jsonl"
@@ -48,6 +48,8 @@ class Limits:
             return 0.0
         except OSError as error:
             raise self._unreadable(reason(error)) from error
+        except ValueError as error:  # it is too large
+            raise self._unreadable(str(error)) from error
         since, total = self.clock() - PERIOD_SECONDS, 0.0
         for line in content.splitlines():
             record = parse_record(line)
@@ -58,7 +60,9 @@ class Limits:
         return max(0.0, total)
 
     def check(self, nodes: int, node_hours: float) -> None:
-        """Raise UsageError for a submission that is not within the limits."""
+        """Raise UsageError for a submission that is not within the limits. Without nodes, nothing is submitted."""
+        if not nodes:
+            return
         if nodes > self.nodes:
             hint = f"request fewer nodes; the user can start the server with --max-nodes {nodes}"
             raise UsageError(f"{nodes} nodes are more than the {self.nodes} that an agent may request", hint)

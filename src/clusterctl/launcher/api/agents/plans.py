@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clusterctl.launcher.api.agents.reading import Cluster, JobName, Overrides, RunName, changes, in_project
+from clusterctl.launcher.api.agents.reading import Cluster, Overrides, RunName, changes, in_project
 from clusterctl.launcher.api.agents.tools import Tool
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import typed, typed_with_program
@@ -35,6 +36,7 @@ SUBMIT, RESUME, CANCEL = ACTIONS = ("submit", "resume", "cancel")
 TOKEN_SECONDS = 300
 _MOST_PLANS = 50  # that wait to be carried out
 _MOST_CANCELLED = 100  # runs in one call
+_LONGEST_PROGRAM = 500  # characters of it in a question
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,11 @@ class Proposal:
         if not self.nodes:
             return f"{self.action.capitalize()} {self.what} on {self.cluster}?"
         starts = f", started up to {plural(self.starts, 'time')}" if self.starts > 1 else ""
+        words = plain(shlex.join(self.program))
+        program = f"\nIt runs: {words if len(words) <= _LONGEST_PROGRAM else words[:_LONGEST_PROGRAM] + ' ...'}"
         return (
             f"{self.action.capitalize()} {self.what} on {self.cluster}: {plural(self.nodes, 'node')} for "
-            f"{duration(self.seconds)}{starts}, at most {self.node_hours:,.4g} node-hours?"
+            f"{duration(self.seconds)}{starts}, at most {self.node_hours:,.4g} node-hours?{program * bool(words)}"
         )
 
     @property
@@ -109,8 +113,10 @@ class Plans:
 
     def plan_submit(
         self,
-        job: Annotated[str | None, "A job's name or file, or a batch script, in the project; not with `program` alone."] = None,
-        program: Annotated[list[str] | None, 'A program and its arguments, such as ["python", "train.py"].'] = None,
+        job: Annotated[str | None, "A job's name, or a job file or batch script in the project."] = None,
+        program: Annotated[
+            list[str] | None, 'A program to run, such as ["python", "train.py"]; the arguments of a batch script.'
+        ] = None,
         settings: Overrides = None,
         stage: Annotated[str | None, "The stage of a job that has several."] = None,
         cluster: Cluster = None,
@@ -149,7 +155,7 @@ class Plans:
         return self._keep(lambda: propose_again("rerun", name, cluster, overrides=given), carry_out)
 
     def plan_resume(self, run: RunName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
-        """Plan to start a run again that did not finish, from its last checkpoint, for example with more memory or time.
+        """Plan to continue a run that did not finish from its last checkpoint, for example with more memory or time.
 
         Nothing is submitted before `apply`.
         """
@@ -173,9 +179,7 @@ class Plans:
         first = propose_cancel(runs, cluster)
 
         def carry_out() -> dict[str, Any]:
-            for name in first.runs:
-                _found(name, cluster).cancel()
-            return {"cancelled": list(first.runs)}
+            return {"cancelled": _cancel(first.runs, cluster)}
 
         return self._keep(lambda: propose_cancel(first.runs, cluster), carry_out)
 
@@ -241,7 +245,7 @@ def propose_submit(
     if found.resolved.job.code and not Path(found.resolved.job.code).resolve().is_relative_to(here):
         raise UsageError(f"code: {found.resolved.job.code} is outside of the project", f"use a folder below {here}")
     words = typed("submit", job, cluster, overrides) + (["--stage", stage] if stage else [])
-    command = typed_with_program(words, program) if program else " ".join(["clusterctl", *words])
+    command = typed_with_program(words, program) if program else shlex.join(["clusterctl", *words])
     return _proposal("submit", found, str(code_of(found.resolved).folder.name), command)
 
 
@@ -253,7 +257,7 @@ def propose_again(action: str, run: str, cluster: str | None = None, *, override
     directory = _found(run, cluster).directory
     found = (rerun.plan if action == "rerun" else resume.plan)(directory, cluster, overrides=overrides)
     state = f"{directory.snapshot.name} {len(directory.attempts())}"
-    return _proposal(action, found, state, " ".join(["clusterctl", *typed(action, run, cluster, overrides)]), run)
+    return _proposal(action, found, state, shlex.join(["clusterctl", *typed(action, run, cluster, overrides)]), run)
 
 
 @operation()
@@ -274,8 +278,18 @@ def propose_cancel(names: Sequence[str], cluster: str | None = None) -> Proposal
     ids = tuple(status.record.run.id for status in alive)
     jobs = [(status.record.run.id, status.job_id) for status in alive]
     what = ids[0] if len(ids) == 1 else f"{len(ids)} runs ({ids[0]}, ...)"
-    command = " ".join(["clusterctl", "cancel", *ids])
+    command = shlex.join(["clusterctl", "cancel", *ids])
     return Proposal("cancel", what, ids, alive[0].record.cluster.name, _digest("cancel", jobs), command)
+
+
+@operation(changes=True)
+def _cancel(names: Sequence[str], cluster: str | None = None) -> list[str]:
+    """Cancel these runs with one request to Slurm; returns those that had not ended."""
+    from clusterctl.launcher.api.cancel import cancel
+    from clusterctl.launcher.api.find import find_all
+
+    done = cancel([run.directory for run in find_all(names, cluster)])
+    return [status.record.run.id for status in done.cancelled]
 
 
 def _proposal(action: str, found: DryRun, code: str, command: str, run: str = "") -> Proposal:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.agents.pages import OUTPUT
-from clusterctl.launcher.api.agents.tools import Settings, Tool
+from clusterctl.launcher.api.agents.tools import LONGEST_TEXT, Settings, Tool
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings as typed_settings
 from clusterctl.launcher.config.secrets import HIDDEN
@@ -260,7 +261,7 @@ def nodes(cluster: Cluster = None) -> dict[str, Any]:
 def fit(job: JobName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
     """Show where and when a job would fit, without submitting it: per partition, and Slurm's own estimate."""
     record: dict[str, Any] = json.loads(_fit(in_project(job), cluster, overrides=changes(settings)))
-    return record
+    return _known(record, [key for key in record if key != "schema_version"])
 
 
 @operation(takes_job=True)
@@ -303,11 +304,15 @@ def job(job: JobName, settings: Overrides = None, cluster: Cluster = None) -> di
     from clusterctl.launcher.api.submitting.submit import load
 
     resolved = load(in_project(job), cluster, overrides=changes(settings))
-    rows = [(key, value, origin) for key, value, origin in values(resolved) if origin != "default"]
+    rows = [
+        {"key": key, "value": HIDDEN if _is_variable(key) else value, "origin": origin}
+        for key, value, origin in values(resolved)
+        if origin != "default"
+    ]
     return {
         "job": resolved.job.name,
         "cluster": resolved.cluster.name,
-        "settings": [{"key": key, "value": HIDDEN if _is_variable(key) else value, "origin": origin} for key, value, origin in rows],
+        "settings": rows,
     }
 
 
@@ -333,7 +338,8 @@ def settings(
 
 
 READING = tuple(
-    map(Tool, (runs, status, why, logs, metrics, sweep, diff, nodes, fit, usage, slurm_jobs, jobs, job, settings))
+    Tool(one)
+    for one in (runs, status, why, logs, metrics, sweep, diff, nodes, fit, usage, slurm_jobs, jobs, job, settings)
 )
 _HERE = ("fit", "jobs", "job", "settings")  # they read the project; the others run where the cluster's runs are
 
@@ -372,8 +378,6 @@ def in_project(job: str) -> str:
 
 def changes(settings: Settings | None) -> list[str]:
     """`settings` as KEY=VALUE. Raises UsageError for what an agent must not set."""
-    from clusterctl.launcher.api.agents.tools import LONGEST_TEXT
-
     for key, value in (settings or {}).items():
         if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", key, re.ASCII):
             raise UsageError(f"settings: not a key: {plain(key[:40])}", "find keys with the tool `settings`")
@@ -386,8 +390,8 @@ def changes(settings: Settings | None) -> list[str]:
 
 
 def _present(**values: Any) -> dict[str, Any]:
-    """Those that are known; empty lists are left out, too."""
-    return {name: value for name, value in values.items() if value not in (None, [], ())}
+    """Those that are known; empty texts and lists are left out, too."""
+    return {name: value for name, value in values.items() if value not in (None, "", [], ())}
 
 
 def _known(record: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any]:
@@ -427,8 +431,6 @@ def _whose(line: Any) -> str:
 
 def _lines(lines: Iterable[str]) -> tuple[str, dict[str, Any]]:
     """The newest lines as one text, and how many are missing."""
-    from collections import deque
-
     kept: deque[str] = deque(maxlen=_MOST_LINES)
     count = 0
     for line in lines:

@@ -22,6 +22,7 @@ from clusterctl.launcher.api.agents.pages import Cursors, as_json
 from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
 from clusterctl.launcher.api.agents.reading import READING, read
 from clusterctl.launcher.api.agents.tools import Tool
+from clusterctl.launcher.config import load_cluster
 from clusterctl.shared.errors import ClusterctlError, UsageError, reason
 from clusterctl.shared.record.plain_text import plain
 
@@ -75,7 +76,9 @@ class Agents:
 
 
 def serve(plans: Plans, cluster: str | None = None) -> None:
-    """Answer an agent on stdin and stdout until stdin is closed."""
+    """Answer an agent on stdin and stdout until stdin is closed. Raises NotFoundError for an unknown cluster."""
+    if cluster:
+        load_cluster(cluster)
     anyio.run(_serve, Agents(plans, cluster))
 
 
@@ -121,7 +124,7 @@ def _answer(agents: Agents, name: str, arguments: Mapping[str, Any] | None) -> t
         return _failed(error.message, error.hint)
     except OSError as error:
         return _failed(reason(error))
-    except Exception as error:  # noqa: BLE001 - the server answers further calls
+    except Exception as error:  # the server answers further calls
         print(f"clusterctl mcp: {name}: {error!r}", file=sys.stderr)  # noqa: T201 - the client's log
         return _failed(f"internal error: {type(error).__name__}", "report it to the user")
     return types.CallToolResult(content=[types.TextContent(type="text", text=as_json(page))])
@@ -136,7 +139,7 @@ def _failed(message: str, hint: str = "") -> types.CallToolResult:
 async def _ask(
     context: ServerRequestContext[Any], params: types.CallToolRequestParams, plans: Plans
 ) -> types.CallToolResult | types.InputRequiredResult | None:
-    """Ask the user about the plan where the client can; None if it may be carried out, or its token is refused anyway."""
+    """Ask the user about the plan if the client can; None if it may be carried out, or its token is refused anyway."""
     capabilities = context.session.client_capabilities
     token = (params.arguments or {}).get("token")
     if capabilities is None or capabilities.elicitation is None or not isinstance(token, str):
