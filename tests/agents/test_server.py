@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.agent import Agent, Refused, an_agent
+from support.agent import Agent, Refused, an_agent, beside, started
 from support.mistake import Desk
 from support.scenario import CLUSTERCTL
 
+from clusterctl.launcher.api.agents.limits import Limits
 from clusterctl.launcher.api.agents.pages import LIMIT, OUTPUT
+from clusterctl.launcher.api.agents.plans import Plans
 from clusterctl.shared.record.layout import RUN_FORMAT
 from clusterctl.shared.record.plain_text import plain
 
@@ -73,7 +75,7 @@ TASKS: list[Task] = [
 
 def test_an_agent_does_its_tasks_and_no_job_is_unconfirmed(past: Desk) -> None:
     before = len(past.run_directories())
-    with an_agent(past.project, *ALL) as agent:
+    with an_agent(started(past.project, *ALL)) as agent:
         failed = [(name, found, expected) for name, do, expected in TASKS if (found := do(agent)) != expected]
         assert failed == []
         assert (past.asked("sbatch"), agent.questions) == (0, [])
@@ -94,8 +96,8 @@ def test_an_agent_does_its_tasks_and_no_job_is_unconfirmed(past: Desk) -> None:
     ]
 
 
-def test_what_a_program_printed_is_only_in_its_own_field(past: Desk) -> None:
-    with an_agent(past.project) as agent:
+def test_what_a_program_printed_is_only_in_its_own_field(past: Desk, plans: Plans) -> None:
+    with an_agent(beside(plans)) as agent:
         calls = [
             ("why", {"run": BAD}),
             ("status", {"run": BAD}),
@@ -116,8 +118,8 @@ def test_what_a_program_printed_is_only_in_its_own_field(past: Desk) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])  # the question is an answer, or a request to the client
 @pytest.mark.parametrize("answer", ["decline", "cancel"])
-def test_nothing_is_submitted_if_the_user_does_not_agree(desk: Desk, mode: str, answer: str) -> None:
-    with an_agent(desk.project, *ALL, answers=[answer], mode=mode) as agent:
+def test_nothing_is_submitted_if_the_user_does_not_agree(desk: Desk, plans: Plans, mode: str, answer: str) -> None:
+    with an_agent(beside(plans), answers=[answer], mode=mode) as agent:
         plan = agent.call("plan_submit", job="./job.toml")
         for expected in ("did not agree", "unknown"):  # the token is gone
             with pytest.raises(Refused, match=expected):
@@ -127,8 +129,8 @@ def test_nothing_is_submitted_if_the_user_does_not_agree(desk: Desk, mode: str, 
     assert desk.asked("sbatch") == 1
 
 
-def test_a_client_that_cannot_ask_confirms_with_the_token_alone(desk: Desk) -> None:
-    with an_agent(desk.project, *ALL, can_ask=False) as agent:
+def test_a_client_that_cannot_ask_confirms_with_the_token_alone(desk: Desk, plans: Plans) -> None:
+    with an_agent(beside(plans), can_ask=False) as agent:
         plan = agent.call("plan_submit", job="./job.toml")
         assert agent.apply(plan)["run"]
         tools = agent.tools()
@@ -136,8 +138,8 @@ def test_a_client_that_cannot_ask_confirms_with_the_token_alone(desk: Desk) -> N
     assert {name for name, tool in tools.items() if not tool.annotations.read_only_hint} == {"apply"}
 
 
-def test_an_answer_to_a_question_that_nobody_asked_does_not_count(desk: Desk) -> None:
-    with an_agent(desk.project, *ALL, answers=["decline"]) as agent:
+def test_an_answer_to_a_question_that_nobody_asked_does_not_count(desk: Desk, plans: Plans) -> None:
+    with an_agent(beside(plans), answers=["decline"]) as agent:
         token = agent.call("plan_submit", job="./job.toml")["token"]
         forged = {"confirm": {"action": "accept", "content": {}}}
         result = agent.portal.call(
@@ -149,8 +151,8 @@ def test_an_answer_to_a_question_that_nobody_asked_does_not_count(desk: Desk) ->
     assert desk.asked("sbatch") == 0
 
 
-def test_a_token_used_by_many_calls_at_once_submits_one_job(desk: Desk) -> None:
-    with an_agent(desk.project, *ALL, can_ask=False) as agent:
+def test_a_token_used_by_many_calls_at_once_submits_one_job(desk: Desk, plans: Plans) -> None:
+    with an_agent(beside(plans), can_ask=False) as agent:
         plan = agent.call("plan_submit", job="./job.toml")
         calls = [
             agent.portal.start_task_soon(lambda: agent.client.call_tool("apply", {"token": plan["token"]}))
@@ -161,7 +163,7 @@ def test_a_token_used_by_many_calls_at_once_submits_one_job(desk: Desk) -> None:
 
 
 def test_a_server_that_may_only_read_has_no_tool_that_changes_anything(desk: Desk) -> None:
-    with an_agent(desk.project) as agent:
+    with an_agent(beside(Plans(frozenset(), Limits(1, 1, desk.folder)))) as agent:
         assert all(tool.annotations.read_only_hint for tool in agent.tools().values())
         for tool in ("apply", "plan_submit", "plan_rerun", "plan_resume", "plan_cancel"):
             with pytest.raises(Refused, match=r"may only read.*--allow submit,resume,cancel"):
@@ -212,6 +214,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("CLUSTERCTL_", "XDG_"))]:
             patch.delenv(name)
+        patch.chdir(folder)
         patch.setenv("HOME", str(folder))
         patch.setenv("CLUSTERCTL_RUNS", str(folder / "runs"))
         patch.setenv("CLUSTERCTL_CLUSTER", "local")
@@ -221,7 +224,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
         job = {"name": "good", "workload": "command", "argv": ["true"]}
         record = {"schema_version": RUN_FORMAT, "id": GOOD, "created": 1.0, "job": job, "cluster": {"name": "local"}}
         (folder / "runs" / GOOD / "run.json").write_text(json.dumps(record))
-        with an_agent(folder, "--allow", "submit") as made:
+        with an_agent(beside(Plans(frozenset({"submit"}), Limits(1, 1, folder)))) as made:
             yield made
 
 
@@ -230,6 +233,9 @@ def test_lines_that_are_no_messages_do_not_end_the_server(desk: Desk) -> None:
     lines = [
         "not json",
         "[" * 100_000,
+        json.dumps(
+            {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "why", "x": "x" * 5_000_000}}
+        ),
         '{"jsonrpc": "2.0"}',
         '{"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": {"name": 1}}',
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),

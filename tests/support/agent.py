@@ -15,6 +15,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from support.scenario import CLUSTERCTL
 
+from clusterctl.launcher.api.agents.plans import Plans
+from clusterctl.launcher.api.agents.server import Agents, protocol_of
+
 
 class Refused(Exception):
     """A tool's error: its message and hint."""
@@ -61,16 +64,25 @@ class Agent:
 
 @contextmanager
 def an_agent(
-    folder: Path, *options: str, answers: list[str] | None = None, mode: str = "auto", can_ask: bool = True
+    server: Any, *, answers: list[str] | None = None, mode: str = "auto", can_ask: bool = True
 ) -> Iterator[Agent]:
-    """A client of a server that was started in `folder` with these options, in this process's environment."""
+    """A client of `server`, whose user gives these answers, and then agrees to everything."""
     waiting, questions = list(answers or ()), list[str]()
 
     async def answer(_: Any, asked: Any) -> types.ElicitResult:
         questions.append(asked.message)
         return types.ElicitResult(action=waiting.pop(0) if waiting else "accept", content={})  # type: ignore[arg-type]
 
-    server = StdioServerParameters(command=CLUSTERCTL, args=["mcp", *options], env=dict(os.environ), cwd=folder)
     client = Client(server, mode=mode, elicitation_callback=answer if can_ask else None)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(client):
         yield Agent(client, portal, questions)
+
+
+def started(folder: Path, *options: str) -> StdioServerParameters:
+    """A server that is started in `folder` with these options, in this process's environment."""
+    return StdioServerParameters(command=CLUSTERCTL, args=["mcp", *options], env=dict(os.environ), cwd=folder)
+
+
+def beside(plans: Plans) -> Any:
+    """A server in this process, which starts in no time."""
+    return protocol_of(Agents(plans))

@@ -79,10 +79,17 @@ def serve(plans: Plans, cluster: str | None = None) -> None:
     """Answer an agent on stdin and stdout until stdin is closed. Raises NotFoundError for an unknown cluster."""
     if cluster:
         load_cluster(cluster)
-    anyio.run(_serve, Agents(plans, cluster))
+    protocol = protocol_of(Agents(plans, cluster))
+
+    async def talk() -> None:
+        async with stdio_server() as (incoming, outgoing):
+            await protocol.run(incoming, outgoing, protocol.create_initialization_options())
+
+    anyio.run(talk)
 
 
-async def _serve(agents: Agents) -> None:
+def protocol_of(agents: Agents) -> Protocol[Any]:
+    """The messages that `agents` answers, over any transport."""
     one_at_a_time = anyio.Lock()  # operations share caches, and a plan is applied once
 
     async def list_tools(
@@ -101,15 +108,13 @@ async def _serve(agents: Agents) -> None:
             call = partial(_answer, agents, params.name, params.arguments)
             return await anyio.to_thread.run_sync(call)
 
-    protocol = Protocol(
+    return Protocol(
         "clusterctl",
         version=clusterctl.__version__,
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
-    async with stdio_server() as (incoming, outgoing):
-        await protocol.run(incoming, outgoing, protocol.create_initialization_options())
 
 
 def _described(tool: Tool) -> types.Tool:
