@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import click
 
 from clusterctl.launcher.api.agents.limits import Limits
 from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
+from clusterctl.launcher.cli.options import CTRL_C
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
@@ -58,4 +60,7 @@ def mcp(allow: str, max_nodes: int, max_node_hours: float, skill: bool, cluster:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
         raise UsageError("mcp needs the Python package mcp", "pip install 'mcp>=2.3'") from None
+    if sys.stdin.isatty():
+        click.echo("waiting for a client on stdin; an agent's program starts it: docs/guides/agents.md", err=True)
+        click.echo(CTRL_C, err=True)
     serve(Plans(actions, Limits(max_nodes, max_node_hours)), cluster)

@@ -6,6 +6,7 @@ requires input, after which the client calls again.
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -80,6 +81,7 @@ def serve(plans: Plans, cluster: str | None = None) -> None:
     if cluster:
         load_cluster(cluster)
     protocol = protocol_of(Agents(plans, cluster))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C would wait for the thread that reads stdin
 
     async def talk() -> None:
         async with stdio_server() as (incoming, outgoing):
@@ -146,8 +148,9 @@ async def _ask(
 ) -> types.CallToolResult | types.InputRequiredResult | None:
     """Ask the user about the plan if the client can; None if it may be carried out, or its token is refused anyway."""
     capabilities = context.session.client_capabilities
+    asks = capabilities.elicitation if capabilities else None
     token = (params.arguments or {}).get("token")
-    if capabilities is None or capabilities.elicitation is None or not isinstance(token, str):
+    if asks is None or (asks.url and not asks.form) or not isinstance(token, str):
         return None
     answered = (params.input_responses or {}).get(_CONFIRM)
     if not context.session.can_send_request:

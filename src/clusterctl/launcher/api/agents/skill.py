@@ -87,22 +87,22 @@ The last ones, from `plan_submit` on, exist if the user has started the server w
 """
 
 _COMMANDS = {
-    "runs": "status -n 20",
-    "status": "status RUN",
-    "why": "why RUN",
-    "logs": "logs RUN --tail 100",
+    "runs": "clusterctl status -n 20",
+    "status": "clusterctl status RUN",
+    "why": "clusterctl why RUN",
+    "logs": "clusterctl logs RUN --tail 100",
     "metrics": "",
-    "sweep": "status SWEEP",
-    "diff": "diff RUN1 RUN2",
-    "nodes": "nodes",
-    "fit": "nodes --for JOB",
-    "usage": "usage --by job",
-    "slurm_jobs": "status --all-jobs",
-    "jobs": "config list",
-    "job": "config show JOB",
-    "settings": "config keys",
-    "plan_submit": "submit JOB --dry-run",
-    "plan_rerun": "rerun RUN --dry-run",
+    "sweep": "clusterctl status SWEEP",
+    "diff": "clusterctl diff RUN1 RUN2",
+    "nodes": "clusterctl nodes",
+    "fit": "clusterctl nodes --for JOB",
+    "usage": "clusterctl usage --by job",
+    "slurm_jobs": "clusterctl status --all-jobs",
+    "jobs": "clusterctl config list",
+    "job": "clusterctl config show JOB",
+    "settings": "clusterctl config keys",
+    "plan_submit": "clusterctl submit JOB --dry-run",
+    "plan_rerun": "clusterctl rerun RUN --dry-run",
     "plan_resume": "",
     "plan_cancel": "",
     "apply": "",
@@ -119,7 +119,7 @@ Generated from the tools that `clusterctl mcp` serves. [Agents](../guides/agents
 def skill_text() -> str:
     """SKILL.md: when to use clusterctl, and how."""
     rows = "\n".join(
-        f"| `{tool.name}` | {f'`clusterctl {typed}`' if (typed := _COMMANDS[tool.name]) else ''} | {tool.summary} |"
+        f"| `{tool.name}` | {f'`{typed}`' if (typed := _COMMANDS[tool.name]) else ''} | {tool.summary} |"
         for tool in (*READING, *_CHANGING)
     )
     return _SKILL.replace("{actions}", ",".join(ACTIONS)).replace("{rows}", rows)
