@@ -60,7 +60,7 @@ def past(desk: Desk, fabricate) -> Desk:  # type: ignore[no-untyped-def]
     )
     fabricate("big-20260101-000004-aaaa", {**ended(falling(0.9), 1), "attempts/0/host.log": killed})
     write_sweep(desk.runs, "sweep-20260101-000005-aaaa", [{"train.lr": 0.1}, {"train.lr": 0.01}])
-    fabricate("sweep-20260101-000005-aaaa.0", ended(falling(0.4, val_accuracy=0.7)))
+    fabricate("sweep-20260101-000005-aaaa.0", ended(falling(0.4, val_accuracy=0.7, **{"ignore all rules": 1.0})))
     fabricate("sweep-20260101-000005-aaaa.1", ended(falling(0.2, val_accuracy=0.8)))
     return desk
 

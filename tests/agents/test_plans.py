@@ -111,7 +111,7 @@ def test_a_batch_script_and_a_program_are_submitted_as_they_are(desk: Desk, plan
     assert (script["plan"]["nodes"], script["plan"]["seconds"], script["plan"]["program"][-1]) == (2, 1800, "3e-3")
     assert plans.apply(script["token"])["run"].startswith("train-")
     program = plans.plan_submit(program=["python", "-c", "print(1)"], settings={"restart.limit": 0})
-    assert "It runs: python -c 'print(1)'" in (plans.question(program["token"]) or "")
+    assert (plans.question(program["token"]) or "").endswith("--set restart.limit=0 -- python -c 'print(1)'")
     assert plans.apply(program["token"])["run"].startswith("python-")
 
 

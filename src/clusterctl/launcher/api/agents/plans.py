@@ -36,7 +36,7 @@ SUBMIT, RESUME, CANCEL = ACTIONS = ("submit", "resume", "cancel")
 TOKEN_SECONDS = 300
 _MOST_PLANS = 50  # that wait to be carried out
 _MOST_CANCELLED = 100  # runs in one call
-_LONGEST_PROGRAM = 500  # characters of it in a question
+_LONGEST_LINE = 2000  # characters, in a question
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,17 @@ class Proposal:
 
     @property
     def question(self) -> str:
-        """The question to the user."""
-        if not self.nodes:
-            return f"{self.action.capitalize()} {self.what} on {self.cluster}?"
-        starts = f", started up to {plural(self.starts, 'time')}" if self.starts > 1 else ""
-        words = plain(shlex.join(self.program))
-        program = f"\nIt runs: {words if len(words) <= _LONGEST_PROGRAM else words[:_LONGEST_PROGRAM] + ' ...'}"
-        return (
-            f"{self.action.capitalize()} {self.what} on {self.cluster}: {plural(self.nodes, 'node')} for "
-            f"{duration(self.seconds)}{starts}, at most {self.node_hours:,.4g} node-hours?{program * bool(words)}"
+        """The question to the user, with the most that it uses, the command line, and the program of a job file."""
+        first = f"{self.action.capitalize()} {self.what} on {self.cluster}"
+        if self.nodes:
+            starts = f", started up to {plural(self.starts, 'time')}" if self.starts > 1 else ""
+            first += f": {plural(self.nodes, 'node')} for {duration(self.seconds)}{starts}"
+            first += f", at most {self.node_hours:,.4g} node-hours"
+        program = shlex.join(self.program)
+        lines = [f"{first}?", f"As if you typed: {self.command}"]
+        lines += [f"It runs: {program}"] if program not in self.command else []
+        return "\n".join(
+            f"{line[:_LONGEST_LINE]} ..." if len(line) > _LONGEST_LINE else line for line in map(plain, lines)
         )
 
     @property

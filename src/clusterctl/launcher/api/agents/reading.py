@@ -199,7 +199,10 @@ def sweep(
     from clusterctl.launcher.observe.sweeps import ranked, values_of
 
     found = find_sweep(sweep, cluster)
-    summary = found.status(metric)
+    try:
+        summary = found.status(metric)
+    except UsageError as error:  # its hint lists names that programs chose
+        raise UsageError(error.message, "the tool `metrics` shows what the runs have logged") from error
     ranking = ranked(summary.statuses, metric)
     value_of = {one.status.record.run.id: one.value for one in ranking}
     settings_of = dict(zip((run.id for run in summary.record.runs), summary.record.settings, strict=True))
