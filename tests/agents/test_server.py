@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,13 @@ def test_lines_that_are_no_messages_do_not_end_the_server(desk: Desk) -> None:
         assert "cora" in answer["result"]["content"][0]["text"]
         server.stdin.close()
         assert server.wait(30) == 0
+
+
+def test_without_the_package_mcp_the_command_names_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "clusterctl.launcher.api.agents.server")
+    monkeypatch.setitem(sys.modules, "mcp_types", None)
+    expected = "error: mcp needs the Python package mcp\nhint: pip install 'mcp>=2.3'\n"
+    assert desk.type("mcp") == (2, "", expected)
 
 
 @pytest.mark.parametrize(

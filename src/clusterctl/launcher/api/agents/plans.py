@@ -72,7 +72,7 @@ class Proposal:
             first += f", at most {self.node_hours:,.4g} node-hours"
         program = shlex.join(self.program)
         lines = [f"{first}?", f"As if you typed: {self.command}"]
-        lines += [f"It runs: {program}"] if program not in self.command else []
+        lines += [f"It runs: {program}"] if program and not self.command.endswith(f" -- {program}") else []
         return "\n".join(
             f"{line[:_LONGEST_LINE]} ..." if len(line) > _LONGEST_LINE else line for line in map(plain, lines)
         )
