@@ -34,7 +34,7 @@ $(STAMP):
 	$(call NEW_VENV,$(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # older ones download to resolve
 	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.launcher.containers.wheels '$(TORCH)') && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,cluster,dashboard,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,cluster,dashboard,mcp,tensorboard,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 
 .PHONY: run

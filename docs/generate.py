@@ -26,12 +26,16 @@ def reference() -> dict[Path, str]:
     from reference_commands import command_pages
     from reference_keys import key_pages
 
+    from clusterctl.launcher.api.agents.skill import reference_text, skill_text
+
     guides = GuideIndex.of(DOCS / "guides", seen_from="../../guides")
     pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
+        DOCS / "reference" / "agent-tools.md": reference_text(),
+        DOCS.parent / "skills" / "clusterctl" / "SKILL.md": skill_text(),
         SCHEMAS.parent / "launcher" / "cli" / "commands.json": commands_file(),
         **{SCHEMAS / f"{name}.json": _output("config", "schema", name) for name in ("job", "cluster")},
     }

@@ -23,7 +23,7 @@ oldest() { # the oldest versions of all required packages
 import re, sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
 extras = project["optional-dependencies"]
-used = ("train", "accelerate", "dashboard", "tensorboard")
+used = ("train", "accelerate", "dashboard", "mcp", "tensorboard")
 for requirement in [*project["dependencies"], *(one for name in used for one in extras[name])]:
     print(re.sub(r">=([^,]*).*", r"==\1", requirement))
 EOF

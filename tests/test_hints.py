@@ -21,7 +21,21 @@ HOLE = "§"  # in place of a value that is known only when the hint is made
 PLACEHOLDERS = {
     *("submit JOB", "submit JOB --sweep", "alloc JOB", "track RUN", "why RUN", "status --cluster NAME"),
     *("status SWEEP --metric NAME", "status --watch SWEEP", "nodes --for JOB --set KEY=VALUE"),
-    *("resume --sweep KEY=VALUES", "attach § -- COMMAND", "submit § -- ARGUMENTS", "data prepare § --root DIR§"),
+    *(
+        "submit JOB --dry-run",
+        "rerun RUN --dry-run",
+        "nodes --for JOB",
+        "config show JOB",
+        "status RUN",
+        "status SWEEP",
+    ),
+    *(
+        "logs RUN --tail 100",
+        "resume --sweep KEY=VALUES",
+        "attach § -- COMMAND",
+        "submit § -- ARGUMENTS",
+        "data prepare § --root DIR§",
+    ),
 }
 
 

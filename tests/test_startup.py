@@ -19,7 +19,7 @@ from clusterctl.launcher.cli import run
 code = run(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 """
-HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "submitit", "textual", "pydantic"}
+HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "submitit", "textual", "pydantic", "mcp", "anyio"}
 
 
 def loaded(tmp_path: Path, *words: str) -> set[str]:
@@ -84,6 +84,14 @@ def test_textual_is_imported_in_one_place() -> None:
     names_it = re.compile(r"^\s*(from|import) textual", re.MULTILINE)
     importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
     assert importing == {source / "launcher" / "display" / "monitor" / "app.py"}
+
+
+def test_only_the_server_for_agents_imports_mcp(tmp_path: Path) -> None:
+    source = Path(clusterctl.__file__).parent
+    names_it = re.compile(r"^\s*(from|import) (mcp|mcp_types|anyio)\b", re.MULTILINE)
+    importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
+    assert importing == {source / "launcher" / "api" / "agents" / "server.py"}
+    assert not loaded(tmp_path, "mcp", "--skill") & HEAVY
 
 
 def test_a_command_rarely_runs_the_cyclic_garbage_collector(tmp_path: Path) -> None:

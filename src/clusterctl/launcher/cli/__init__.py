@@ -46,6 +46,7 @@ GROUPS = {
         "logs": "Show the logs of a run's ranks, or of any job",
         "monitor": "Watch runs: curves, GPUs, logs, the queue",
         "dashboard": "Show runs in a browser",
+        "mcp": "Let coding agents read runs, and submit if you allow it",
         "attach": "Open a shell next to a rank of a run",
         "notify": "Send notifications about runs",
         "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",

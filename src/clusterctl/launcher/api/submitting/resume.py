@@ -10,6 +10,7 @@ from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.predecessors import Predecessors
 from clusterctl.launcher.api.submitting.rerun import resolved_from
 from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission
+from clusterctl.launcher.api.submitting.submit import DryRun
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
 from clusterctl.launcher.config import load_cluster
@@ -53,6 +54,15 @@ def resume_alone(
     before = shares(read_record(run).job)
     warnings = send(run, resolved, Slurm.of(where), partial(_ended_job, run), words, hold=hold, progress=progress)
     return SentRun(run, (*warnings, *changed_batch(before, shares(resolved.job))), resolved.job)
+
+
+def plan(run: RunDir, cluster: str | None = None, *, overrides: Overrides = ()) -> DryRun:
+    """What `resume_alone` would submit with the same arguments. Raises what it raises, except for results of checks."""
+    _ended_job(run)
+    where = load_cluster(cluster) if cluster else read_record(run).cluster
+    resolved = resolved_again(run, where, settings(overrides))
+    code = kept_code(run, project=has_project(resolved.job))
+    return DryRun(resolved, make_plan(resolved, run, code.folder, clusterctl.__version__))
 
 
 def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[RunDir]:

@@ -1,0 +1,1 @@
+"""What coding agents get over MCP: tools that read runs, plans to change something, and the server that offers them."""
