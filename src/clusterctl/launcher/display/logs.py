@@ -118,6 +118,15 @@ def _write(lines: list[bytes]) -> None:
     lines.clear()
 
 
+def label_of(line: Line) -> str:
+    """The prefix of a line: r03, or x32 if 32 ranks wrote the same."""
+    source = line.source
+    attempt = f"a{source.attempt} " if source.attempt else ""
+    if len(line.ranks) > 1:
+        return f"{attempt}x{len(line.ranks):<2} "
+    return f"{attempt}host " if source.rank is None else f"{attempt}r{source.rank:02} "
+
+
 class _Label:
     """A line's prefix: `r03 node2 ` if there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
 

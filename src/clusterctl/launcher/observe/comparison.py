@@ -28,7 +28,8 @@ from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import local_devices
 from clusterctl.shared.record.files import exists, is_folder, open_regular, read_regular, read_whole
-from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.record.states import State
+from clusterctl.shared.record.vocabulary import KNOWN, Better
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.keys import Difference, as_toml, differences, leaves, leaves_as_written, varying
 from clusterctl.shared.spec.records import nearest
@@ -93,7 +94,11 @@ class Comparison:
 
 def compare(first: RunDir, second: RunDir) -> Comparison:
     """Compare two runs. Raises ConfigError if a record cannot be read."""
-    found = report([first, second])
+    return compared(report([first, second]))
+
+
+def compared(found: Report) -> Comparison:
+    """Compare the two runs in `found`. Raises ConfigError if it contains only one."""
     if len(found.statuses) < 2:
         raise found.problems[0]
     before, after = found.statuses
@@ -109,7 +114,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     code: tuple[CodeChange, ...] | None = None
     problems: list[ClusterctlError] = list(found.problems)
     try:
-        code = _code_changes(first, second)
+        code = _code_changes(before.record.run, after.record.run)
     except ConfigError as error:
         problems.append(error)
     measured = before.metrics.keys() | after.metrics.keys()
@@ -295,10 +300,17 @@ class RankedRun:
     score: Number | None = None
     history: History | None = None
 
+    @property
+    def finished(self) -> bool:
+        return self.status.state is State.FINISHED
+
 
 @dataclass(frozen=True)
 class Several:
-    """Runs at one moment, the best first, then those without a value of `metric`. `keys` are those that differ."""
+    """Runs at one moment: the finished ones, the best first, then the others, then those without a value of `metric`.
+
+    `keys` are those that differ. `comparison` has all differences of two runs.
+    """
 
     title: str
     as_of: float
@@ -308,6 +320,23 @@ class Several:
     problems: tuple[ConfigError | SlurmError, ...] = ()
     is_sweep: bool = False
     seconds_left: float | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def best(self) -> RankedRun | None:
+        """The best finished run, or the best so far if none has finished; None if no run has a score."""
+        first = self.members[0]
+        return first if first.score is not None else None
+
+    @property
+    def ahead(self) -> RankedRun | None:
+        """The best unfinished run, if its score is already better than that of the best finished one."""
+        best, metric = self.best, self.metric
+        other = next((one for one in self.members if not one.finished and one.score is not None), None)
+        if not (best and best.finished and other and metric) or best.score is None or other.score is None:
+            return None
+        leads = other.score < best.score if metric.better is Better.LOWER else other.score > best.score
+        return other if leads else None
 
 
 def examine_sweep(
@@ -353,13 +382,22 @@ def examine_runs(
     }
     members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
     jobs = ", ".join(dict.fromkeys(status.record.job.name for status in found.statuses))
-    return Several(f"{len(runs)} runs of {jobs}", found.as_of, members, tuple(different), ranked_by, found.problems)
+    comparison = compared(found) if len(runs) == 2 and len(found.statuses) == 2 else None
+    return Several(
+        title=f"{len(runs)} runs of {jobs}",
+        as_of=found.as_of,
+        members=members,
+        keys=tuple(different),
+        metric=ranked_by,
+        problems=comparison.problems if comparison else found.problems,
+        comparison=comparison,
+    )
 
 
 def _ranked(
     found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
 ) -> tuple[tuple[RankedRun, ...], Metric | None]:
-    """The readable runs, the best first, and their ranking metric."""
+    """The readable runs in the order of `Several.members`, and their ranking metric."""
     if not found.statuses:
         raise found.problems[0]
     scores = ranked(found.statuses, metric)
@@ -373,7 +411,8 @@ def _ranked(
     by_run = {one.status.record.run: one.value for one in scores}
     rest = [status for status in found.statuses if status.record.run not in by_run]
     members = []
-    for place, status in enumerate([*(one.status for one in scores), *rest]):
+    scored = sorted((one.status for one in scores), key=lambda status: status.state is not State.FINISHED)
+    for place, status in enumerate([*scored, *rest]):
         run = status.record.run
         history = None
         if place < MOST_CURVES:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.efficiency import advise, use_of
-from clusterctl.launcher.display.monitor.panes import label_of
+from clusterctl.launcher.display.logs import label_of
 from clusterctl.launcher.display.plain import as_shown, clock, duration, share
 from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, join, tag
