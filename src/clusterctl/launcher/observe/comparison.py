@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.secrets import Secrets, secrets_of
+from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import ranked, read_sweep, summarise, values_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
-    from clusterctl.shared.errors import ClusterctlError, SlurmError
+    from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import RunDir, SweepDir
     from clusterctl.shared.record.vocabulary import Metric, Number
     from clusterctl.shared.spec import Cluster
@@ -317,7 +318,7 @@ class Several:
     members: tuple[RankedRun, ...]
     keys: tuple[str, ...]
     metric: Metric | None
-    problems: tuple[ConfigError | SlurmError, ...] = ()
+    problems: tuple[ClusterctlError, ...] = ()
     is_sweep: bool = False
     seconds_left: float | None = None
     comparison: Comparison | None = None
@@ -339,18 +340,27 @@ class Several:
         return other if leads else None
 
 
+@dataclass
+class Seen:
+    """What need not be read again when several runs are examined repeatedly: ended runs, and the curves so far."""
+
+    ended: EndedRuns = field(default_factory=EndedRuns)
+    histories: dict[RunDir, History] = field(default_factory=dict)
+
+
 def examine_sweep(
     sweep: SweepDir,
     metric: str | None = None,
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
+    seen: Seen | None = None,
 ) -> Several:
     """The runs of `sweep`. Raises ConfigError if it or all its runs cannot be read, UsageError without the metric."""
-    record = read_sweep(sweep)
-    found = report(record.runs, slurm_of, clock)
+    record, seen = read_sweep(sweep), seen or Seen()
+    found = report(record.runs, slurm_of, clock, seen.ended)
     settings = {run: values_of(row) for run, row in zip(record.runs, record.settings, strict=True)}
     names = {run: str(place) for place, run in enumerate(record.runs)}
-    members, ranked_by = _ranked(found, metric, settings, names)
+    members, ranked_by = _ranked(found, metric, settings, names, seen)
     left = summarise(record, found.statuses, found.as_of, metric).seconds_left
     return Several(
         title=sweep.id,
@@ -380,7 +390,7 @@ def examine_runs(
         }
         for place, status in enumerate(found.statuses)
     }
-    members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
+    members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs}, Seen())
     jobs = ", ".join(dict.fromkeys(status.record.job.name for status in found.statuses))
     comparison = compared(found) if len(runs) == 2 and len(found.statuses) == 2 else None
     return Several(
@@ -395,7 +405,11 @@ def examine_runs(
 
 
 def _ranked(
-    found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
+    found: Report,
+    metric: str | None,
+    settings: Mapping[RunDir, Mapping[str, str]],
+    names: Mapping[RunDir, str],
+    seen: Seen,
 ) -> tuple[tuple[RankedRun, ...], Metric | None]:
     """The readable runs in the order of `Several.members`, and their ranking metric."""
     if not found.statuses:
@@ -416,7 +430,7 @@ def _ranked(
         run = status.record.run
         history = None
         if place < MOST_CURVES:
-            history = History(run, all_ranks=False)
+            history = seen.histories.setdefault(run, History(run, all_ranks=False))
             history.update(status.attempts)
         members.append(RankedRun(names[run], status, settings[run], by_run.get(run), history))
     return tuple(members), scores[0].metric if scores else None

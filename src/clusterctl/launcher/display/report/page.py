@@ -151,8 +151,8 @@ def logs(examined: PostMortem) -> Markup:
     if exists(script):
         items.append(tag("p", tag("a", "batch script", href=link(script, folder))))
     note = tag("p", "These links work where this page was written.", class_="faint")
-    files = tag("details", tag("summary", "complete files"), *items, note) if items else Markup()
-    return section("Logs", *excerpts, files)
+    listed = tag("details", tag("summary", "complete files"), *items, note) if items else Markup()
+    return section("Logs", *excerpts, listed)
 
 
 def files(examined: PostMortem) -> Markup:

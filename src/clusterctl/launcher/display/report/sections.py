@@ -86,6 +86,7 @@ def summary(examined: PostMortem) -> Markup:
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
         ("Slurm job", status.job_id or ""),
+        ("cluster", status.record.cluster.name),
         ("note", status.record.job.note or ""),
         ("tags", ", ".join(status.record.job.tags)),
     )
@@ -200,7 +201,8 @@ def _between(start: float | None, end: float | None) -> str:
 
 def curves(examined: PostMortem) -> Markup:
     """A chart for every metric over the steps, with a band for the range summarized in each point."""
-    figures, flat = [], []
+    figures: list[Markup] = []
+    flat = []
     for drawn in drawn_curves(examined.history):
         points = drawn.curve.points()
         if not points:

@@ -6,7 +6,6 @@ is `page`; the dashboard shows its `content`.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
+SCRIPT = "sort.js"
 _MOST_POINTS = 120  # per line
 _MOST_CHARTS = 16
 _MOST_KEYS = 24  # of settings, as columns of the table
@@ -48,7 +48,7 @@ _FEW_LINES = 5  # with fewer, none is unusual
 def page(several: Several) -> str:
     """The whole HTML file."""
     return document(
-        several.title, tag("header", tag("h1", several.title)), tag("main", content(several)), script="sort.js"
+        several.title, tag("header", tag("h1", several.title)), tag("main", content(several)), script=SCRIPT
     )
 
 
@@ -84,9 +84,9 @@ def _differences(several: Several, address: Callable[[str], str] | None) -> Mark
         tag("tr", tag("th", "state", scope="row"), *(_state(one.status) for one in members)),
         _row("ran", ["" if seconds is None else duration(seconds) for seconds in ran]),
     ]
-    groups: dict[str, list[tuple[str, ...]]] = {}
+    groups: dict[str, Sequence[tuple[str, ...]]] = {}
     if found:
-        groups = dict(sections_of(found))
+        groups |= sections_of(found)
     else:
         groups["configuration"] = [
             (key, *(one.settings.get(key) or "not set" for one in members)) for key in several.keys
@@ -119,7 +119,7 @@ def _differences(several: Several, address: Callable[[str], str] | None) -> Mark
 def _row(name: str, values: Sequence[str], best: Sequence[bool] = ()) -> Markup:
     cells = [
         tag("td", value, *([" (better)"] if is_best else []), class_="value good" if is_best else "value")
-        for value, is_best in itertools.zip_longest(values, best, fillvalue=False)
+        for value, is_best in zip(values, best or [False] * len(values), strict=True)
     ]
     return tag("tr", tag("th", name, scope="row"), *cells)
 
@@ -216,7 +216,8 @@ def _curves(several: Several) -> Markup:
             floors[title] = one.floor
         if drawn:
             entries.append(tag("span", _sample(style), name))
-    figures, flat = [], []
+    figures: list[Markup] = []
+    flat = []
     for title, drawn_in in lines.items():
         points = [point for line in usual(drawn_in) for point in line.points]
         low, high = whole([point for line in drawn_in for point in line.points])
@@ -449,8 +450,8 @@ def parallel_coordinates(
         )
         classes = f"line{' best' * (rank == 0)}{' unfinished' * (not outcome.finished)}"
         strength = strengths.strength(outcome.value)
-        title = tag("title", outcome.text(metric))
-        lines.append(tag("polyline", title, points=corners, class_=classes, stroke_opacity=strength))
+        named = tag("title", outcome.text(metric))
+        lines.append(tag("polyline", named, points=corners, class_=classes, stroke_opacity=strength))
     axes = []
     for index, (title, scale) in enumerate(zip([*keys, metric.label], scales, strict=True)):
         x = _AXES_LEFT + index * gap
