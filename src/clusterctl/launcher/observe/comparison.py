@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.secrets import Secrets, secrets_of
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.status import report
@@ -61,7 +62,7 @@ class Result(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """The differences between two runs. `code` is None if it cannot be compared; `problems` has the reasons.
 
     `configuration` has the job's keys, and the cluster's as `cluster.KEY`.
