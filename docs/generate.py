@@ -25,11 +25,13 @@ def reference() -> dict[Path, str]:
     from guide_index import GuideIndex
     from reference_commands import command_pages
     from reference_keys import key_pages
+    from reference_python import python_page
 
     guides = GuideIndex.of(DOCS / "guides", seen_from="../../guides")
     pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
+        DOCS / "reference" / "python.md": python_page(),
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         SCHEMAS.parent / "launcher" / "cli" / "commands.json": commands_file(),

@@ -25,7 +25,7 @@ _FEW_POINTS = 20  # with fewer, no value is treated as extreme
 _TRIMMED = 0.05  # share of the points trimmed at each end
 _REACH = 0.5  # how far the axis may extend beyond the trimmed range, as a share of it
 _LEAST_SPAN = 0.05  # of an axis, as a share of the largest value: a shorter one would enlarge noise
-FLAT = 1e-3  # share of its largest value by which a curve may vary and still be shown as one number
+_FLAT = 1e-3  # share of its largest value by which a curve may vary and still be shown as one number
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,6 @@ class DrawnCurve:
     better: Better = Better.NEITHER
     over_time: bool = False
     floor: float | None = None
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether it is all but constant, such as a learning rate that no schedule changes."""
-        points = self.curve.points()
-        if len(points) < 2:
-            return False
-        low, high = whole(points)
-        return high - low <= FLAT * max(abs(low), abs(high))
 
     @property
     def best(self) -> float | None:
@@ -102,6 +93,12 @@ class Bounds(NamedTuple):
 def whole(points: Sequence[Point]) -> Bounds:
     """An axis that covers all values."""
     return Bounds(min(point.low for point in points), max(point.high for point in points))
+
+
+def is_flat(points: Sequence[Point]) -> bool:
+    """Whether a curve is all but constant, such as a learning rate that no schedule changes."""
+    low, high = whole(points)
+    return len(points) > 1 and high - low <= _FLAT * max(abs(low), abs(high))
 
 
 def robust(points: Sequence[Point]) -> Bounds:

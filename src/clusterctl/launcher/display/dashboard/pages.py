@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # The columns of `status`; those on the second line are hidden on narrow screens.
 _COLUMNS = {
-    **dict.fromkeys(("RUN", "STATE", "PROGRESS", "LOSS"), ""),
+    "RUN": "run",
+    **dict.fromkeys(("STATE", "PROGRESS", "LOSS"), ""),
     **dict.fromkeys(
         ("EPOCH", "ETA", "VAL", "TEST", "NODES/S", "GPU", "TASKS", "CLUSTER", "TAGS", "AGE", "NOTE"), "wide"
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
-from clusterctl.launcher.display.curves import drawn_curves, robust
+from clusterctl.launcher.display.curves import drawn_curves, is_flat, robust
 from clusterctl.launcher.display.logs import label_of
 from clusterctl.launcher.display.plain import as_shown, clock, compact, duration, ranges, ranks_text, share
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
@@ -35,6 +35,7 @@ _MOST_EVENTS = 80
 _MOST_NODES = 32  # drawn
 _MOST_CURVES = 24
 _MOST_LOG_LINES, _MOST_ERROR_LINES, _LONGEST_LINE = 60, 80, 400  # of excerpts
+_MOST_OPEN_RANKS = 16  # shown at once
 _MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
 _LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
 
@@ -207,7 +208,7 @@ def curves(examined: PostMortem) -> Markup:
         points = drawn.curve.points()
         if not points:
             continue
-        if drawn.is_flat:
+        if is_flat(points):
             flat.append((drawn.title, compact(points[-1].mean)))
             continue
         if len(figures) == _MOST_CURVES:
@@ -261,6 +262,7 @@ def _short(line: str) -> str:
 
 def machines(examined: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over time, and its ranks; if there are many nodes, the idlest."""
+    flat: list[tuple[str, str]] = []
     figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
     shown = nodes
     if len(nodes) > _MOST_NODES:
@@ -285,6 +287,9 @@ def machines(examined: PostMortem) -> Markup:
                     for point in points
                 ]
             mean = sum(point.mean for point in points) / len(points)
+            if is_flat(points):
+                flat.append((f"{node.name}: {what}", text.format(mean)))
+                continue
             caption = tag("figcaption", f"{node.name}: {what}", tag("span", f"  mean {text.format(mean)}"))
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
@@ -292,7 +297,8 @@ def machines(examined: PostMortem) -> Markup:
     note = (
         f"The {len(shown)} of {len(nodes):,} nodes with the lowest GPU utilisation." if len(shown) < len(nodes) else ""
     )
-    return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
+    shown_note = tag("p", note, class_="faint") if note else Markup()
+    return section("Nodes and ranks", *charts, constant(flat), shown_note, _ranks(examined))
 
 
 def _ranks(examined: PostMortem) -> Markup:
@@ -320,7 +326,12 @@ def _ranks(examined: PostMortem) -> Markup:
     titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
     notes = ["Red: ranks that slow the others down."] if slow else []
     notes += [f"The {len(shown)} slowest of {len(known):,} ranks."] if len(shown) < len(known) else []
-    return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
+    faint = [tag("p", note, class_="faint") for note in notes]
+    if len(rows) <= _MOST_OPEN_RANKS:
+        return join([table(rows, *titles), *faint])
+    first = [row for (rank, _), row in zip(shown, rows, strict=True) if rank in slow]
+    ranks = tag("details", tag("summary", f"{len(rows)} ranks"), table(rows, *titles))
+    return join([*([table(first, *titles)] if first else []), *faint, ranks])
 
 
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:

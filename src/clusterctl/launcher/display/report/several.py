@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.display.comparison import sections_of
-from clusterctl.launcher.display.curves import FLAT, Bounds, drawn_curves, robust, whole
+from clusterctl.launcher.display.curves import Bounds, drawn_curves, is_flat, robust
 from clusterctl.launcher.display.plain import compact, duration
 from clusterctl.launcher.display.report.charts import WIDTH, RunLine, several_lines, svg, tick_text, ticks
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
@@ -220,9 +220,9 @@ def _curves(several: Several) -> Markup:
     flat = []
     for title, drawn_in in lines.items():
         points = [point for line in usual(drawn_in) for point in line.points]
-        low, high = whole([point for line in drawn_in for point in line.points])
-        if high - low <= FLAT * max(abs(low), abs(high)) and len(points) > len(drawn_in):
-            flat.append((title, compact(high)))
+        every = [point for line in drawn_in for point in line.points]
+        if is_flat(every) and len(every) > len(drawn_in):
+            flat.append((title, compact(every[-1].mean)))
         elif len(figures) < _MOST_CHARTS:
             bounds, floor = robust(points), floors[title]
             bounds = bounds if floor is None else Bounds(min(bounds.low, floor), bounds.high)
