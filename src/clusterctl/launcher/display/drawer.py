@@ -48,10 +48,10 @@ from clusterctl.shared.errors import ClusterctlError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_WIDTH = 160  # of tables in a notebook, and of text that goes to no terminal
+_WIDTH, _NOTEBOOK_WIDTH = 160, 250  # of text that goes to no terminal, and of tables in a notebook, which scrolls
 _MOST_LINES = 300  # of logs in a notebook
 _MOST_RECORDS = 20
-_HTML = '<pre style="white-space:pre;line-height:1.35;overflow-x:auto">{code}</pre>'
+_HTML = '<pre style="white-space:pre;font-family:monospace;line-height:1.35;overflow-x:auto">{code}</pre>'
 
 
 def text(value: object) -> str:
@@ -66,7 +66,7 @@ def text(value: object) -> str:
 
 def html(value: object) -> str:
     """The same for a notebook, in the colours of a terminal. All text is escaped."""
-    console = _console(io.StringIO(), _WIDTH, record=True, force_terminal=True, color_system="truecolor")
+    console = _console(io.StringIO(), _NOTEBOOK_WIDTH, record=True, force_terminal=True, color_system="truecolor")
     try:
         draw(value, console)
     except ClusterctlError as error:  # the run may have been removed
@@ -75,6 +75,7 @@ def html(value: object) -> str:
 
 
 def _console(file: io.StringIO, width: int, **more: Any) -> Console:
+    more |= {"force_jupyter": False}  # in a notebook, rich would display what it prints
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False, **more)
 
 
@@ -109,8 +110,9 @@ def _(value: Runs, console: Console) -> None:
         from clusterctl.launcher.observe.status import report
 
         found = report((run.directory for run in value), ended=ended_runs(value[0].path.parent))
-        rows = together(row_of(status, found.as_of) for status in found.statuses)
-        show_runs(console, Listing(found.as_of, tuple(rows)))
+        rows = tuple(together(row_of(status, found.as_of) for status in found.statuses))
+        if rows:
+            show_runs(console, Listing(found.as_of, rows))
         _lines([f"warning: {problem.message}" for problem in found.problems], console)
 
 
