@@ -90,6 +90,11 @@ class Wanted(NamedTuple):
         )
 
     @property
+    def everything(self) -> bool:
+        """Whether neither some runs nor an order were chosen."""
+        return not (self.state or self.words or self.sort)
+
+    @property
     def address(self) -> str:
         given = {"state": self.state, "q": self.words, "sort": self.sort, "page": self.page if self.page > 1 else ""}
         query = urlencode({name: value for name, value in given.items() if value})
@@ -98,69 +103,72 @@ class Wanted(NamedTuple):
 
 def runs(found: Report, wanted: Wanted = Wanted()) -> Markup:  # noqa: B008 - immutable
     """All runs, newest first, with one line per sweep; or the single runs that match, or in another order."""
-    counts = Counter(status.state for status in found.statuses)
-    everything = wanted._replace(state="", page=1)
-    links = [
-        tag("a", plural(len(found.statuses), "run"), href=everything.address, aria_current=_current(not wanted.state))
-    ]
-    for one in (one for one in State if one in counts):
-        address = everything._replace(state=one).address
-        dot = tag("i", class_=sections.state_class(one))
-        links.append(tag("a", dot, f"{counts[one]} {one}", href=address, aria_current=_current(one == wanted.state)))
-    shown = [status for status in found.statuses if wanted.state in ("", status.state)]
-    words = wanted.words.casefold().split()
-    shown = [status for status in shown if not words or _matches(status, words)]
-    if wanted.sort:
-        with suppress(UsageError):  # no run has logged that metric
-            shown = in_order(shown, wanted.sort.removeprefix("-"), found.as_of)
-            shown = shown[::-1] if wanted.sort.startswith("-") else shown
-    if wanted[:3] == ("", "", ""):
-        groups = [list(members) for _, members in groupby(shown, lambda status: submission(status.record.run.id))]
-    else:
-        groups = [[status] for status in shown]
+    groups = _groups(found, wanted)
     pages = max(1, -(-len(groups) // _ROWS))
-    page = min(wanted.page, pages)
-    drawn = groups[(page - 1) * _ROWS : page * _ROWS]
-    several = len({status.record.cluster.name for status in found.statuses}) > 1
+    wanted = wanted._replace(page=min(wanted.page, pages))
+    first = (wanted.page - 1) * _ROWS
+    drawn = groups[first : first + _ROWS]
+    clusters = {status.record.cluster.name for status in found.statuses}
     rows = [
-        _cells(group[0], found.as_of)
-        if group[0].record.run.id == submission(group[0].record.run.id) or wanted[:3] != ("", "", "")
-        else _sweep_cells(group, found.as_of)
+        _sweep_cells(group, found.as_of) if wanted.everything and _is_sweep(group) else _cells(group[0], found.as_of)
         for group in drawn
     ]
-    for row in rows if not several else ():
+    for row in rows if len(clusters) == 1 else ():  # below the table instead
         row["CLUSTER"] = _cell("CLUSTER", "")
-    nothing = "no runs yet" if wanted == Wanted() else "no matching runs"
-    table = _table(rows, wanted) if rows else tag("p", nothing, class_="faint")
-    places = [
+    table = (
+        _table(rows, wanted)
+        if rows
+        else tag("p", "no matching runs" if found.statuses else "no runs yet", class_="faint")
+    )
+    newer, older = ("previous", "next") if wanted.sort else ("newer", "older")
+    turns = [
         tag("a", text, href=wanted._replace(page=number).address)
-        for text, number in (
-            ("newer" if not wanted.sort else "previous", page - 1),
-            ("older" if not wanted.sort else "next", page + 1),
-        )
+        for text, number in ((newer, wanted.page - 1), (older, wanted.page + 1))
         if 0 < number <= pages
     ]
-    first = (page - 1) * _ROWS + 1
-    which = tag("span", f"{first} to {first + len(drawn) - 1} of {len(groups)}", class_="faint")
-    paging = tag("nav", which, *places) if pages > 1 else Markup()
-    return join([tag("nav", *links), problems(found.problems), table, paging, _as_of(found.as_of)])
+    which = tag("span", f"{first + 1} to {first + len(drawn)} of {len(groups)}", class_="faint")
+    paging = tag("nav", which, *turns) if turns else Markup()
+    place = f"cluster {next(iter(clusters))}, " if len(clusters) == 1 else ""
+    return join([_states(found, wanted), problems(found.problems), table, paging, _as_of(found.as_of, place)])
+
+
+def _states(found: Report, wanted: Wanted) -> Markup:
+    """Links to the runs in each state, with their number."""
+    counts, everything = Counter(status.state for status in found.statuses), wanted._replace(state="", page=1)
+    whole = plural(len(found.statuses), "run")
+    links = [tag("a", whole, href=everything.address, aria_current=_current(not wanted.state))]
+    for one in (one for one in State if one in counts):
+        dot, address = tag("i", class_=sections.state_class(one)), everything._replace(state=one).address
+        links.append(tag("a", dot, f"{counts[one]} {one}", href=address, aria_current=_current(one == wanted.state)))
+    return tag("nav", *links)
+
+
+def _groups(found: Report, wanted: Wanted) -> list[list[Status]]:
+    """What is a row each: a run, or a sweep where nothing was chosen."""
+    words = wanted.words.casefold().split()
+    shown = [one for one in found.statuses if wanted.state in ("", one.state) and _matches(one, words)]
+    if wanted.sort:
+        with suppress(UsageError):  # no run has logged that metric
+            column = wanted.sort.removeprefix("-")
+            shown = in_order(shown, column, found.as_of, reverse=column != wanted.sort)
+    if not wanted.everything:
+        return [[one] for one in shown]
+    return [list(members) for _, members in groupby(shown, lambda one: submission(one.record.run.id))]
+
+
+def _is_sweep(group: Sequence[Status]) -> bool:
+    run_id = group[0].record.run.id
+    return submission(run_id) != run_id
 
 
 def _current(here: bool) -> str | None:
     return "page" if here else None
 
 
-def _matches(status: Status, words: Iterable[str]) -> bool:
-    record = status.record
-    texts = (
-        record.run.id,
-        status.state,
-        record.cluster.name,
-        *record.job.tags,
-        record.job.note or "",
-        status.job_id or "",
-    )
-    text = " ".join(texts).casefold()
+def _matches(status: Status, words: Sequence[str]) -> bool:
+    record, job = status.record, status.record.job
+    texts = record.run.id, status.state, record.cluster.name, *job.tags, job.note or "", status.job_id or ""
+    text = " ".join(texts).casefold() if words else ""
     return all(word in text for word in words)
 
 
@@ -302,5 +310,5 @@ def _table(rows: Sequence[dict[str, Markup]], wanted: Wanted) -> Markup:
     return framed([tag("tr", *(row[name] for name in names)) for row in rows], *titles)
 
 
-def _as_of(moment: float) -> Markup:
-    return tag("p", f"as of {clock(moment)}", class_="faint")
+def _as_of(moment: float, place: str = "") -> Markup:
+    return tag("p", f"{place}as of {clock(moment)}", class_="faint")
