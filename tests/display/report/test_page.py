@@ -12,7 +12,9 @@ import pytest
 from support.browser import BROWSER, Page, opened
 from support.mistake import check_plain
 
-from clusterctl.launcher.display.report.page import link, page
+from clusterctl.launcher.display.report.page import examine, link, page
+
+from .conftest import NOW, Silent
 
 HOSTILE = "\x1b[31m</style></title><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>\u202e\x00"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
@@ -156,3 +158,12 @@ def test_the_browser_detects_errors_and_network_requests(tmp_path: Path) -> None
     shown = opened(file)
     assert any("192.0.2.1/x.png" in call for call in shown.calls)
     assert any("complaint" in line for line in shown.console)
+
+
+def test_a_page_needs_no_log_of_rank_0(examined) -> None:
+    post_mortem = examined(files={"attempts/0/logs/rank_00007.out": "alive\n"})
+    run = post_mortem.status.record.run
+    record = json.loads(run.run_json.read_text())
+    record["job"]["resources"] |= {"nodes": 9, "tasks_per_node": 8}
+    run.run_json.write_text(json.dumps(record))
+    assert "<h2>Logs</h2>" in page(examine(run, None, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))

@@ -17,7 +17,7 @@ from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
 from clusterctl.launcher.display.report.sections import PostMortem, section
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.logs import MOST_LOGS, Selection, collapsed
+from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
 from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.written import read_written
@@ -50,7 +50,7 @@ def examine(
     diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # read the events only once
     use = use_of(status, history, found.as_of)
     many = status.record.job.resources.nodes * status.record.tasks_per_node > MOST_LOGS
-    last = read_logs(run, Selection(rank=0 if many else None, host=True), tail=_TAIL)
+    last = Logs(run, Selection(rank=0 if many else None, host=True), tail=_TAIL).read(ended=True)
     failed = status.state.ended and status.state is not State.FINISHED
     errors = read_logs(run, Selection(host=True), tail=_ERROR_TAIL).errors() if failed and run.attempts() else []
     return PostMortem(
