@@ -90,7 +90,7 @@ def test_a_sweep_and_its_status_are_tables(fabricate: Callable[..., RunDir], tmp
     assert "1e-2" in unescape(sweep._repr_html_() or "")
 
 
-def test_printing_logs_takes_no_line_from_the_one_who_reads_them(busy: Run) -> None:
+def test_printing_logs_leaves_their_lines_to_be_read(busy: Run) -> None:
     reading = busy.logs()
     assert str(reading) == str(reading)
     assert "epoch 30/40" in (reading._repr_html_() or "")

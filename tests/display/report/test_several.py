@@ -262,7 +262,7 @@ def test_more_than_four_runs_are_rows_of_a_table(fabricate, count: int) -> None:
     assert ("What differs" in titles, "Runs" in titles) == (count < 5, count == 5)
 
 
-def test_an_unfinished_run_is_never_the_best_and_stands_apart(sweep) -> None:
+def test_an_unfinished_run_is_never_the_best_and_has_a_table_of_its_own(sweep) -> None:
     runs = [
         ({"a": 1}, ended(falling(0.5))),
         ({"a": 2}, going(0.1)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -80,7 +81,8 @@ def waited(one: Any, wait: Callable[[float | None], Ended], timeout: float | Non
                 # The last of several waits was shorter than the timeout.
                 raise WaitTimedOut(f"{one.id} has not ended after {timeout:g} s", error.hint) from None
             except ClusterctlError:
-                shown.update(one.status())
+                with suppress(ClusterctlError):
+                    shown.update(one.status())
                 raise
             shown.update(ended)
             return ended
