@@ -97,7 +97,11 @@ def alloc(job: str | None = None, cluster: str | None = None, *, overrides: Over
     """
     job_id = allocate(job, cluster, overrides=overrides)
     if wait:
-        wait_for_nodes(job_id, cluster)
+        try:
+            wait_for_nodes(job_id, cluster)
+        except KeyboardInterrupt as error:
+            error.add_note(f"still queued; to give it back: clusterctl.give_back({job_id!r})")
+            raise
     return job_id
 
 
