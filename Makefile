@@ -89,6 +89,7 @@ $(SITE)/.ready: pyproject.toml
 .PHONY: test-long
 test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[notebook]' # a kernel, for the example
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 

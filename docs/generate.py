@@ -25,6 +25,7 @@ def reference() -> dict[Path, str]:
     from guide_index import GuideIndex
     from reference_commands import command_pages
     from reference_keys import key_pages
+    from reference_python import python_page
 
     from clusterctl.launcher.api.agents.skill import reference_text, skill_text
 
@@ -32,6 +33,7 @@ def reference() -> dict[Path, str]:
     pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
+        DOCS / "reference" / "python.md": python_page(),
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         DOCS / "reference" / "agent-tools.md": reference_text(),

@@ -8,7 +8,8 @@
 `load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings; `resume`
 restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
 runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or
-the output of one, and `jobs` lists those jobs. Each name below is imported at first use (docs/guides/from-python.md).
+the output of one, and `jobs` lists those jobs; `report` writes a page, `doctor` checks a cluster, `init` writes first
+files, `alloc` holds nodes. Each name below is imported at first use (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of typing; type checkers know the name
@@ -16,21 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.api.clean import clean
-    from clusterctl.launcher.api.find import diff, find
+    from clusterctl.launcher.api.find import Runs, diff, find
     from clusterctl.launcher.api.images import images
+    from clusterctl.launcher.api.init import init
     from clusterctl.launcher.api.jobs import jobs, why
-    from clusterctl.launcher.api.nodes import nodes
+    from clusterctl.launcher.api.nodes import alloc, give_back, nodes
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
     from clusterctl.launcher.api.submitting.again import rerun, resume
     from clusterctl.launcher.api.submitting.start import submit, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
+    from clusterctl.launcher.api.submitting.verify import doctor
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
-    from clusterctl.launcher.display.report.archive import export
+    from clusterctl.launcher.display.report.archive import export, report
     from clusterctl.shared.errors import (
         ClusterctlError,
         ConfigError,
+        HostError,
         ImageError,
         NotFoundError,
         SlurmError,
@@ -47,9 +51,10 @@ if TYPE_CHECKING:
             state: str | Iterable[str] = (),
             name: str | Iterable[str] = (),
             since: str | float | None = None,
+            tag: str | Iterable[str] = (),
             cluster: str | None = None,
             count: int | None = None,
-        ) -> list[Run]: ...
+        ) -> Runs: ...
 
     runs: _Runs
 
@@ -59,6 +64,7 @@ __all__ = [
     "ClusterctlError",
     "ConfigError",
     "DryRun",
+    "HostError",
     "ImageError",
     "NotFoundError",
     "Run",
@@ -68,17 +74,22 @@ __all__ = [
     "SweepFailed",
     "UsageError",
     "WaitTimedOut",
+    "alloc",
     "clean",
     "diff",
+    "doctor",
     "export",
     "find",
     "find_sweep",
+    "give_back",
     "images",
+    "init",
     "jobs",
     "load",
     "nodes",
     "notify",
     "plan",
+    "report",
     "rerun",
     "resume",
     "runs",
@@ -89,7 +100,8 @@ __all__ = [
     "usage",
     "why",
 ]
-_HOMES = {name: name for name in ("clean", "find", "images", "jobs", "nodes", "notify", "usage")}
+_HOMES = {name: name for name in ("clean", "find", "images", "init", "jobs", "nodes", "notify", "usage")}
+_HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes"}
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")
@@ -114,8 +126,11 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
         if name == "runs":  # a callable module (docs/decisions/architecture.md)
             return import_module("clusterctl.runs")
         home = f"launcher.api.{_HOMES[name]}" if name in _HOMES else "shared.errors"
-        if name == "export":  # the report in it is a page, and `api` does not render pages
+        if name in ("export", "report"):  # they render pages, which `api` does not
             home = "launcher.display.report.archive"
+        if home.startswith("launcher."):
+            shown = import_module("clusterctl.launcher.config.shown").Shown
+            shown.drawer = lambda: import_module("clusterctl.launcher.display.drawer")
         return getattr(import_module(f"clusterctl.{home}"), name)
 
     class _Moved:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.mistake import Desk
+from support.scenario import wait_until
 
 import clusterctl
 
@@ -64,3 +65,28 @@ def test_a_wait_can_time_out_and_the_run_continues(desk: Desk) -> None:
     with pytest.raises(clusterctl.RunFailed, match="ended: cancelled") as failed:
         run.wait(timeout=60)
     assert "cancelled by" in str(failed.value.diagnosis.findings[0])
+
+
+@pytest.mark.long
+def test_a_command_runs_beside_a_rank_and_its_output_is_returned(desk: Desk) -> None:
+    program = {"argv": ["sleep", "600"], "resources.nodes": 2, "resources.tasks_per_node": 1}
+    run = clusterctl.submit("command", cluster="local", overrides=program)
+    try:
+        wait_until(lambda: run.status().state == "training")
+        assert run.exec(["printenv", "RANK"], rank=1) == (0, "1\n", "")
+        failed = run.exec(["sh", "-c", "echo no >&2; exit 3"])
+        assert (failed.code, failed.stdout, failed.stderr.splitlines()[0]) == (3, "", "no")
+        assert len(run.exec(["head", "-c", "3000000", "/dev/zero"]).stdout) == 2**20
+        with pytest.raises(clusterctl.WaitTimedOut, match="sleep has not ended after 1 s"):
+            run.exec(["sleep", "600"], timeout=1)
+        with pytest.raises(clusterctl.UsageError, match="no such rank: 2"):
+            run.exec(["true"], rank=2)
+        with pytest.raises(clusterctl.UsageError, match="no command"):
+            run.exec([])
+        assert run.status().state == "training"
+    finally:
+        run.cancel()
+    with pytest.raises(clusterctl.RunFailed):
+        run.wait(timeout=60)
+    with pytest.raises(clusterctl.UsageError, match="is not running"):
+        run.exec(["true"])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.made_sweep import ended, falling, write_sweep
 from support.mistake import CONFIG, NOT_FOUND, USAGE, Desk, check_message
+
+import clusterctl
 
 SWEEP = "fit-20260102-030405-00a1"
 ONE, TWO = "one-20260102-030405-00a1", "two-20260102-030405-00a1"
@@ -42,6 +46,35 @@ def test_the_report_of_a_sweep_goes_into_its_directory(desk: Desk) -> None:
     assert desk.type(f"report {SWEEP}.1")[1].strip() == str(desk.runs / f"{SWEEP}.1" / "report.html")
 
 
+def test_open_starts_the_browser_of_this_machine(desk: Desk, tmp_path: Path) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}\n')
+    browser.chmod(0o755)
+    desk.set(BROWSER=f"{browser} %s", PATH="/nowhere", DISPLAY=None, WAYLAND_DISPLAY=None)
+    code, out, err = desk.type(("report", "one", "--output", "a b.html", "--open"))
+    assert (code, out, err) == (0, "a b.html\n", "")
+    assert seen.read_text() == Path("a b.html").resolve().as_uri()
+    desk.set(BROWSER=None)
+    code, out, err = desk.type("report one --output other.html --open")
+    check_message(err, "--open: no browser on this machine", "BROWSER")
+    assert (code, out, Path("other.html").exists()) == (USAGE, "", False)
+
+
+def test_a_report_from_python_is_the_same_file(desk: Desk) -> None:
+    path = clusterctl.report("one", "two", output="both.html")
+    assert "<h2>What differs</h2>" in path.read_text()
+    assert clusterctl.report("fit") == desk.runs / ".sweeps" / SWEEP / "report.html"
+    assert clusterctl.report(clusterctl.find("one")) == desk.runs / ONE / "report.html"
+    for wrong, message in (((), "no run named"), (("one", "one"), "run named twice"), (("fit", "one"), "is a sweep")):
+        with pytest.raises(clusterctl.UsageError, match=message):
+            clusterctl.report(*wrong, output="x.html")
+    far = replace(clusterctl.find("one"), place=SimpleNamespace(cluster=SimpleNamespace(name="hpc")))
+    with pytest.raises(clusterctl.HostError) as error:
+        clusterctl.report(far)
+    assert error.value.hint == f"in a terminal: clusterctl report {ONE} --cluster hpc"
+    assert not Path("x.html").exists()
+
+
 def test_the_report_of_several_runs_goes_to_output(desk: Desk) -> None:
     code, out, err = desk.type(f"report one two {SWEEP}.2 --output both.html")
     assert (code, out, err) == (0, "both.html\n", "")
@@ -67,6 +100,7 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
         ("report one --metric loss", USAGE, "--metric needs several runs", "leave it out"),
         ("report fit --metric los", USAGE, "no value of los in these runs", "did you mean loss?"),
         ("report fit --metric x", USAGE, "no value of x in these runs", "one of loss, step, val_auc"),
+        ("report one --output - --open", USAGE, "--open needs a file", "--output -"),
         (("report", "fit", "--metric", ""), USAGE, "no value of", "one of loss"),
         ("report fit --metric \x1b[2J", USAGE, "no value of", "one of loss"),
         ("report one nothing --output x.html", NOT_FOUND, "no run named: nothing", "clusterctl status"),

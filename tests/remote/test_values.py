@@ -192,7 +192,9 @@ def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
             except HostError:
                 refused += 1
             else:
-                assert (name, found) in [("find:names", []), ("run:Run.job_id", "text")], name
+                assert (name, found) in [("find:names", []), ("run:Run.job_id", "text"), ("nodes:allocate", "text")], (
+                    name
+                )
         assert refused >= len(wrong) - 1
 
 

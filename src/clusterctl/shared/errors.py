@@ -63,6 +63,12 @@ class ClusterctlError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.note_hint()
+
+    def note_hint(self) -> None:
+        """A traceback in Python shows the hint below the message."""
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")
 
     @property
     def text(self) -> str:

@@ -163,13 +163,13 @@ def test_output_of_a_run_is_escaped_on_every_page(serve: Serve, fabricate: Fabri
     fabricate(f"{HOSTILE[:-1].replace('/', '')}-20260102-030405-00a1", ENDED)
     server = serve()
     pages = {path: server.page(path) for path in ("/", f"/run/{RUN}", f"/run/{RUN}/logs", f"/run/{RUN}/why")}
-    pages |= {path: server.page(path) for path in ("/?stage=<script>", f"/sweep/{SWEEP}", f"/run/{SWEEP}.0")}
+    pages |= {path: server.page(path) for path in ("/?state=<script>", f"/sweep/{SWEEP}", f"/run/{SWEEP}.0")}
     for path, text in pages.items():
         check_plain(text)
         found = Tags(text).found
         assert found.count("script") == 1, path
         assert "img" not in found
-        assert "&lt;script&gt;alert(1)" in text or path in ("/", "/?stage=<script>", f"/run/{SWEEP}.0")
+        assert "&lt;script&gt;alert(1)" in text or path in ("/", "/?state=<script>", f"/run/{SWEEP}.0")
     assert "last words" in pages[f"/run/{RUN}/logs"]
 
 
@@ -182,7 +182,7 @@ def test_every_link_leads_to_a_page(serve: Serve, fabricate: Fabricate, busy: Ru
         if (path := waiting.pop()) not in seen:
             seen[path] = server.page(path)
             waiting += Tags(seen[path]).links
-    assert {"/", "/?stage=finished", f"/sweep/{SWEEP}", f"/run/{SWEEP}.1", f"/run/{RUN}/why"} <= seen.keys()
+    assert {"/", "/?state=finished", f"/sweep/{SWEEP}", f"/run/{SWEEP}.1", f"/run/{RUN}/why"} <= seen.keys()
 
 
 def test_a_sweep_is_one_row_and_its_page_shows_each_runs_settings(serve: Serve, fabricate: Fabricate) -> None:
@@ -192,11 +192,99 @@ def test_a_sweep_is_one_row_and_its_page_shows_each_runs_settings(serve: Serve, 
     assert text.count("<tr>") == 2
     assert "sweep of 3 runs" in text
     assert "3 finished" in text
-    assert server.page("/?stage=finished").count("<tr>") == 4
-    assert "no matching runs" in server.page("/?stage=failed")
+    assert server.page("/?state=finished").count("<tr>") == 4
+    assert "no matching runs" in server.page("/?state=failed")
     page = server.page(f"/sweep/{SWEEP}")
-    for shown in ("<th>train.lr</th>", "<td>0.25</td>", "<td>0.5</td>", "<th>train.seed</th>", ">.2</a>"):
+    for shown in (">train.lr</th>", ">0.25</td>", ">0.5</td>", ">train.seed</th>", f'<a href="/run/{SWEEP}.2">2</a>'):
         assert shown in page
+
+
+NEWEST, MIDDLE, OLDEST = (f"{name}-20260104-03040{place}-00a1" for name, place in (("c", 7), ("b", 6), ("a", 5)))
+
+
+def named_runs(fabricate: Fabricate) -> None:
+    """Three runs with different losses, notes, tags and clusters; the newest was cancelled."""
+    for run_id, loss, tags, cluster in (
+        (NEWEST, 2.0, [], "x"),
+        (MIDDLE, 1.0, ["paper"], "y"),
+        (OLDEST, 3.0, ["second"], "x"),
+    ):
+        metrics = [{"time": 1.5, "step": 1, "loss": loss}]
+        run = fabricate(run_id, {**ENDED, "attempts/0/metrics.jsonl": metrics})
+        record = json.loads(run.run_json.read_text())
+        record["job"] |= {"tags": tags, "note": "Larger Batch" if tags else None}
+        record["cluster"]["name"] = cluster
+        run.run_json.write_text(json.dumps(record))
+    run = RunDir(run.path.parent / NEWEST)
+    run.finished_json.unlink()
+    host = {"attempt": 0, "job_id": "7", "start": 1.0, "end": 2.0, "exit_code": 143, "signal": "TERM"}
+    (run.path / "attempts/0/host.json").write_text(json.dumps(host))
+    run.cancel_json.write_text(json.dumps({"time": 1.5}))
+
+
+def listed(text: str) -> list[str]:
+    return [link.removeprefix("/run/") for link in Tags(text).links if link.startswith("/run/")]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/", [NEWEST, MIDDLE, OLDEST]),
+        ("/?sort=loss", [MIDDLE, NEWEST, OLDEST]),
+        ("/?sort=-loss", [OLDEST, NEWEST, MIDDLE]),
+        ("/?sort=run", [OLDEST, MIDDLE, NEWEST]),
+        ("/?q=paper", [MIDDLE]),
+        ("/?q=larger+batch", [MIDDLE, OLDEST]),
+        ("/?q=larger&sort=loss", [MIDDLE, OLDEST]),
+        ("/?q=a-2026", [OLDEST]),
+        ("/?state=cancelled", [NEWEST]),
+        ("/?sort=nonsense&page=x&state=y", [NEWEST, MIDDLE, OLDEST]),
+        ("/?page=99", [NEWEST, MIDDLE, OLDEST]),
+        ("/?sort=gpu", [NEWEST, MIDDLE, OLDEST]),
+        (f"/?q={'x' * 5000}", []),
+        ("/?page=%D9%A3", [NEWEST, MIDDLE, OLDEST]),
+    ],
+)
+def test_runs_are_sorted_searched_and_filtered_by_their_address(
+    serve: Serve, fabricate: Fabricate, address: str, expected: list[str]
+) -> None:
+    named_runs(fabricate)
+    assert listed(serve().page(address)) == expected
+
+
+def test_the_list_shows_clusters_and_tags_and_a_cancelled_run_is_not_red(serve: Serve, fabricate: Fabricate) -> None:
+    named_runs(fabricate)
+    page = serve().page("/")
+    assert '<td class="narrow stage cancelled">cancelled</td>' in page
+    assert '<i class="cancelled"></i>1 cancelled' in page
+    assert '<a href="/?q=paper" class="label">paper</a>' in page
+    assert page.count('<td class="wide">x</td>') == 2
+    assert 'aria-sort="descending"' in serve().page("/?sort=-loss")
+
+
+def test_fifty_runs_are_a_page(serve: Serve, fabricate: Fabricate) -> None:
+    for number in range(51):
+        fabricate(f"cora-20260101-0000{number:02}-00a1", ENDED)
+    server = serve()
+    first, second = server.page("/"), server.page("/?page=2")
+    assert (len(listed(first)), len(listed(second))) == (50, 1)
+    assert not set(listed(first)) & set(listed(second))
+    assert "1 to 50 of 51" in first
+    assert "/?page=2" in Tags(first).links
+
+
+def test_a_report_is_served_as_it_is_written_to_a_file(serve: Serve, fabricate: Fabricate, busy: RunDir) -> None:
+    make_sweep(fabricate, [["train.lr=1"], ["train.lr=2"]])
+    server = serve()
+    for path, scripts in ((f"/run/{RUN}/report", 0), (f"/sweep/{SWEEP}/report", 1)):
+        reply = server.ask(path, Cookie=server.cookie)
+        assert (reply.status, Tags(reply.body).links) == (200, [])
+        assert Tags(reply.body).found.count("script") == scripts
+        policy = dict(part.split(" ", 1) for part in reply.headers["Content-Security-Policy"].split("; "))
+        assert (policy["default-src"], policy["style-src"]) == ("'none'", "'unsafe-inline'")
+        assert policy.get("script-src", "'sha256-'").startswith("'sha256-")
+        assert (policy["frame-ancestors"], policy["form-action"]) == ("'none'", "'none'")
+        assert server.ask(path).status == 403
 
 
 def test_the_page_of_a_run_has_the_sections_of_its_report_and_its_log(serve: Serve, busy: RunDir) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -11,7 +12,9 @@ import pytest
 from support.browser import BROWSER, Page, opened
 from support.mistake import check_plain
 
-from clusterctl.launcher.display.report.page import link, page
+from clusterctl.launcher.display.report.page import examine, link, page
+
+from .conftest import NOW, Silent
 
 HOSTILE = "\x1b[31m</style></title><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>\u202e\x00"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
@@ -58,11 +61,12 @@ def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate
     record = json.loads(post_mortem.status.record.run.run_json.read_text())
     post_mortem.record.clear()
     post_mortem.record.update(record | {"origins": {"train.lr": "jobs/cora.toml:7"}, "argv": ["submit", "a b"]})
-    shown, folded = page(post_mortem).split("<details>")
+    text = page(post_mortem)
+    shown, folded = text[text.index("<h2>Configuration") : text.index("<h2>Logs")].split("<details>")
     assert "jobs/cora.toml:7" in shown
     assert "train.epochs" in folded
     assert '<td>checkpoint.every</td><td class="value">10m</td>' in folded
-    assert "clusterctl submit a b" in shown
+    assert "clusterctl submit a b" in text
 
 
 def test_links_lead_from_the_report_to_the_logs(examined, tmp_path: Path) -> None:
@@ -71,6 +75,34 @@ def test_links_lead_from_the_report_to_the_logs(examined, tmp_path: Path) -> Non
         assert (post_mortem.folder / unquote(href)).exists()
     assert link(Path("/runs/a b/é#1?.out"), Path("/runs/x")) == "../a%20b/%C3%A9%231%3F.out"
     assert link(Path("/runs/x/javascript:y"), Path("/runs/x")) == "./javascript%3Ay"
+
+
+def test_the_last_lines_and_the_first_error_are_in_the_page_itself(examined) -> None:
+    files = {
+        **hostile_files(),
+        "attempts/0/logs/rank_00001.out": "".join(f"step {step}\n" for step in range(500)),
+    }
+    text = page(examined(files=files))
+    assert "step 499" in text
+    assert "step 1\n" not in text
+    assert "The first error, rank 0, attempt 0:" in text
+    long = page(examined(files={"attempts/0/logs/rank_00000.out": "x" * 10**6}))
+    assert len(long) < 10**5
+
+
+def test_a_page_that_is_shown_elsewhere_has_excerpts_and_no_links(examined) -> None:
+    elsewhere = page(replace(examined(), folder=None))
+    assert "href" not in elsewhere
+    assert "epoch 30/40" in elsewhere
+
+
+def test_many_ranks_are_folded_except_those_that_slow_the_others_down(examined) -> None:
+    text = page(examined())
+    machines = text[text.index("<h2>Nodes and ranks") : text.index("<h2>Environment")]
+    open_, folded = machines.split("<details>")
+    assert open_.count('<tr class="bad">') == 1
+    assert "<summary>32 ranks</summary>" in folded
+    assert folded.count("<tr") == 33
 
 
 def test_files_written_by_the_program_are_listed_with_their_sizes(examined) -> None:
@@ -126,3 +158,12 @@ def test_the_browser_detects_errors_and_network_requests(tmp_path: Path) -> None
     shown = opened(file)
     assert any("192.0.2.1/x.png" in call for call in shown.calls)
     assert any("complaint" in line for line in shown.console)
+
+
+def test_a_page_needs_no_log_of_rank_0(examined) -> None:
+    post_mortem = examined(files={"attempts/0/logs/rank_00007.out": "alive\n"})
+    run = post_mortem.status.record.run
+    record = json.loads(run.run_json.read_text())
+    record["job"]["resources"] |= {"nodes": 9, "tasks_per_node": 8}
+    run.run_json.write_text(json.dumps(record))
+    assert "<h2>Logs</h2>" in page(examine(run, None, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))

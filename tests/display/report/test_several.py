@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -16,10 +17,10 @@ from support.browser import BROWSER, opened
 from support.made_sweep import START, ended, falling, write_sweep
 from support.mistake import check_plain
 
-from clusterctl.launcher.display.report.several import examine_runs, examine_sweep, page
+from clusterctl.launcher.display.report.several import examine_runs, examine_sweep, page, scale_over
 from clusterctl.launcher.observe.comparison import Several
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
-from clusterctl.shared.record.layout import SweepDir
+from clusterctl.shared.record.layout import RunDir, SweepDir
 
 SWEEP = "cora-20260102-030405-00a1"
 HOSTILE = "\x1b[31m</style></title></script><script>alert(1)</script><img src=http://127.0.0.1:9/x>\u202e\x00"
@@ -70,7 +71,7 @@ def test_the_page_has_every_section_and_names_the_best_run_with_its_settings(swe
     assert "<dt>highest val accuracy</dt><dd>1.0000</dd>" in text
     assert "<dt>train.lr</dt><dd>1e-3</dd>" in text
     assert f"clusterctl report {SWEEP}.0" in text
-    assert "<dt>finished</dt><dd>6</dd>" in text
+    assert '<span class="stage good">6 finished</span>' in text
 
 
 def test_the_table_is_sorted_by_the_metric_and_marked_as_such(sweep) -> None:
@@ -94,7 +95,7 @@ def test_runs_without_the_metric_come_last_and_unreadable_ones_are_named(sweep) 
     assert [member.name for member in found.members] == ["0", "1", "2", "3"]
     text = page(found)
     assert f"cannot read {made.run(4).run_json}" in text
-    assert cells(text)[3][:2] == ["3", "failed"]
+    assert cells(text)[-1][:2] == ["3", "failed"]
     assert 'data-value=""' in text
     for place in range(4):
         made.run(place).run_json.write_text("{")
@@ -104,12 +105,12 @@ def test_runs_without_the_metric_come_last_and_unreadable_ones_are_named(sweep) 
 
 def test_two_settings_on_a_grid_are_a_heat_map_and_others_parallel_axes(sweep, tmp_path: Path) -> None:
     text = page(examined(sweep(grid())))
-    assert text.count('class="cell shade-') == 6
+    assert text[: text.index('class="scale"')].count('class="cell') == 6
     assert '<rect x="151" y="25"' in text
     (tmp_path / "runs" / ".sweeps").rename(tmp_path / "other")
     text = page(examined(sweep(grid()[:5])))
-    assert 'class="cell' not in text
-    assert len(re.findall('<polyline points="[^"]*" class="line shade-', text)) == 5
+    assert 'class="cell"' not in text[: text.index('class="scale"')]
+    assert len(re.findall('<polyline points="[^"]*" class="line[^"]*" stroke-opacity', text)) == 5
 
 
 def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
@@ -120,7 +121,7 @@ def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
     assert "Showing the best 32 of 40 runs." in text
     assert "<title>31 (seed=31) 0.7750</title>" in text
     assert "32 (seed=32)" not in text
-    assert len(set(re.findall(r'class="line (run-\d dash-\d)"', text))) == 32
+    assert len(set(re.findall(r"<title>(\d+) \(seed=", text))) == 32
 
 
 def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
@@ -143,8 +144,8 @@ def test_unrelated_runs_are_shown_with_the_settings_that_differ(fabricate) -> No
     assert set(found.keys) == {"name", "train.lr"}
     text = page(found)
     assert "<h1>2 runs of slow, cora</h1>" in text
-    assert [row[0] for row in cells(text)] == [one.id, two.id]
-    assert '<td class="value">0.5</td>' in text
+    assert re.findall('<th scope="col">.*?<span>(.*?)</span>', text) == [two.id, one.id]  # as named
+    assert '<th scope="row">train.lr</th><td class="value">0.5</td><td class="value">0.001</td>' in text
     assert "<svg" in text
 
 
@@ -215,3 +216,103 @@ def test_hostile_text_is_not_executed_in_a_browser(sweep, tmp_path: Path) -> Non
     assert shown.tags.count("script") == 1
     assert "img" not in shown.tags
     assert "<script>alert(1)</script>" in shown.text("td")
+
+
+def changed(run: RunDir, **train: object) -> RunDir:
+    record = json.loads(run.run_json.read_text())
+    record["job"]["train"] |= train
+    run.run_json.write_text(json.dumps(record))
+    return run
+
+
+def going(last: float) -> dict[str, object]:
+    """The files of a run that has not ended."""
+    files = ended(falling(last))
+    del files["finished.json"]
+    return files | {"attempts/0/host.json": {"attempt": 0, "job_id": "7", "nodes": "n1", "start": START}}
+
+
+def several_of(runs: list[RunDir]) -> str:
+    return page(examine_runs(runs, slurm_of=lambda cluster: Silent(), clock=lambda: START + 100))
+
+
+def test_a_page_about_two_runs_begins_with_what_differs_and_calls_only_finished_runs_better(fabricate) -> None:
+    first = fabricate("cora-20260102-030405-00a1", ended(falling(0.5)))
+    second = changed(fabricate("cora-20260102-030405-00a2", ended(falling(0.25))), lr=0.25)
+    text = several_of([first, second])
+    titles = re.findall("<h2>(.*?)</h2>", text)
+    assert titles[0] == "What differs"
+    assert not any(title.startswith(("Best", "Runs")) for title in titles)
+    assert '<td class="value good">0.2500 (better)</td>' in text
+    assert "No difference: versions, image." in text  # the code is gone, so nobody knows
+    third = changed(fabricate("cora-20260102-030405-00a3", going(0.25)), lr=0.25)
+    text = several_of([first, third])
+    assert "(better)" not in text
+    assert "No run is called the best" in text
+    assert '<td class="stage alive">' in text
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_more_than_four_runs_are_rows_of_a_table(fabricate, count: int) -> None:
+    runs = [
+        changed(fabricate(f"cora-20260102-030405-00a{place}", ended(falling(place))), lr=(place + 1) / 8)
+        for place in range(count)
+    ]
+    titles = re.findall("<h2>(.*?)</h2>", several_of(runs))
+    assert ("What differs" in titles, "Runs" in titles) == (count < 5, count == 5)
+
+
+def test_an_unfinished_run_is_never_the_best_and_has_a_table_of_its_own(sweep) -> None:
+    runs = [
+        ({"a": 1}, ended(falling(0.5))),
+        ({"a": 2}, going(0.1)),
+        ({"a": 3}, ended(falling(0.01), 1)),
+        ({"a": 4}, {}),
+    ]
+    found = examined(sweep(runs))
+    assert (found.best.name, found.ahead.name) == ("0", "2")  # type: ignore[union-attr]
+    text = page(found)
+    assert "is ahead with 0.0100, but has not finished: failed" in text
+    finished, others = text[text.index("<h2>Finished runs") :].split("<h2>Not finished")
+    assert len(cells(finished + "</tbody>")) == 1
+    assert [row[0] for row in cells(others)] == ["2", "1", "3"]
+    assert 'class="line unfinished' in text
+    assert "unfinished" in re.findall('<g class="([^"]*)"><title>1 ', text)[0]
+
+
+def test_a_sweep_without_a_finished_run_has_a_best_one_so_far(sweep) -> None:
+    text = page(examined(sweep([({"a": place}, going(place / 4)) for place in range(3)])))
+    assert "<h2>Best so far: 0</h2>" in text
+    assert "<h2>Runs</h2>" in text
+
+
+def test_one_colour_is_the_stronger_the_better_and_a_diverged_run_does_not_stretch_the_scale(sweep) -> None:
+    values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1e6]
+    scale = scale_over(examined(sweep([({"a": place}, ended(falling(value))) for place, value in enumerate(values)])))
+    strengths = [scale.strength(value) for value in values]
+    assert strengths == sorted(strengths, reverse=True)
+    assert (strengths[0], strengths[-1], scale.beyond) == (1.0, strengths[-2], 1)
+    steps = [one - two for one, two in itertools.pairwise(strengths[:6])]
+    assert max(steps) - min(steps) < 1e-9  # equal steps of the value are equal steps of the colour
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 9], [-1e308, 1e308], [0, 0.0]])
+def test_any_scores_have_a_scale(sweep, values: list[float]) -> None:
+    found = examined(sweep([({"a": place}, ended(falling(value))) for place, value in enumerate(values)]))
+    assert all(0 <= scale_over(found).strength(value) <= 1 for value in values)
+    page(found)
+
+
+def test_the_curve_of_a_diverged_run_does_not_hide_the_others(sweep) -> None:
+    runs = [({"a": place}, ended(falling(0.1 * place))) for place in range(8)]
+    text = page(examined(sweep([*runs, ({"a": 9}, ended(falling(1e9)))])))
+    loss = text[text.index("<figcaption>loss") :]
+    assert max(map(float, re.findall('class="axis end">([0-9.]+)<', loss[: loss.index("</svg>")]))) < 5
+    assert "Values beyond an axis are drawn at its edge." in text
+
+
+def test_what_does_not_change_is_a_number(sweep) -> None:
+    rows = [{**one, "lr": 0.01} for one in falling(0.5)]
+    text = page(examined(sweep([({"a": place}, ended(rows)) for place in range(2)])))
+    assert "<span>lr <strong>0.0100</strong></span>" in text
+    assert "<figcaption>lr" not in text

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.api.find import age_seconds, query
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder, cluster_of_jobs
 from clusterctl.launcher.config.environment import environments_folder
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.containers.unpacked import own_folders
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.run_names import is_run_id, submission
@@ -86,7 +87,7 @@ class Staying(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CleanUp:
+class CleanUp(Shown):
     """The disk usage, the removable data, and the old runs to keep. Nothing is removed before `carry_out`."""
 
     folder: Path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
@@ -45,6 +46,10 @@ _GROUPS = {
     "alive": frozenset(State) - ENDED,
     "running": frozenset(State) - ENDED - {State.QUEUED},
 }
+
+
+class Runs(Shown, list[Run]):
+    """Runs, shown as a table."""
 
 
 @operation()
@@ -103,7 +108,7 @@ def runs(
     tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
-) -> list[Run]:
+) -> Runs:
     """The runs of `cluster`, newest first; unreadable runs are left out.
 
     Filters: one of the states `state` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
@@ -111,7 +116,7 @@ def runs(
     newest.
     """
     wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
-    return [Run(run.path) for run in wanted.list()]
+    return Runs(Run(run.path) for run in wanted.list())
 
 
 @operation()

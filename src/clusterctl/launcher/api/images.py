@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
 from clusterctl.launcher.config.progress import SILENT, ProgressListener
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.containers import contents as files
+from clusterctl.launcher.containers.contents import Image as Image
 from clusterctl.launcher.containers.contents import remove as remove
 from clusterctl.launcher.containers.contents import verify as verify
 from clusterctl.launcher.containers.runtimes import ContainerView, Mount
@@ -22,8 +24,6 @@ from clusterctl.shared.record.interpreter import isolated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launcher.containers.contents import Image as Image
-
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
     """`folder`, else the image folder of `cluster`, else the user's own. Raises UsageError for the path of an image."""
@@ -32,9 +32,13 @@ def images_folder(cluster: str | None = None, folder: Path | None = None) -> Pat
     return folder or chosen_images_folder(cluster)
 
 
-def images(cluster: str | None = None, *, folder: Path | None = None) -> list[Image]:
+class Images(Shown, list[Image]):
+    """Images, shown as a table."""
+
+
+def images(cluster: str | None = None, *, folder: Path | None = None) -> Images:
     """The images of an image folder, by name."""
-    return files.images_in(images_folder(cluster, folder))
+    return Images(files.images_in(images_folder(cluster, folder)))
 
 
 def find(name: str, cluster: str | None = None, *, folder: Path | None = None) -> Image:

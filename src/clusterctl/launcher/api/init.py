@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.look import file_system
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.batch_script import CarriedLine as CarriedLine
 from clusterctl.launcher.submission.batch_script import Converted as Converted
@@ -25,7 +26,7 @@ from clusterctl.shared.spec.records import InvalidRecord
 from clusterctl.shared.spec.values import Duration, as_name, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from clusterctl.launcher.slurm import Inventory, Partition
@@ -63,11 +64,12 @@ def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> Cluster
 
 
 @dataclass(frozen=True)
-class FirstFiles:
+class FirstFiles(Shown):
     """The files to write, and the settings that could not be determined."""
 
     texts: Mapping[Path, str]
     unknown: tuple[str, ...] = ()
+    rows: tuple[CarriedLine, ...] = ()  # each line of a batch script, and what it was converted to
 
     def write(self, *, force: bool = False) -> None:
         """Write all files or none: raises UsageError if a different file exists, unless `force` replaces it."""
@@ -77,6 +79,37 @@ class FirstFiles:
         for path, text in self.texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, text, mode=0o644)
+
+
+def init(
+    name: str | None = None,
+    *,
+    script: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    choose: Callable[[Site, ClusterChoices], ClusterChoices] = lambda _, choices: choices,
+) -> FirstFiles:
+    """Query Slurm, and write cluster/NAME.toml and a first job file in the current folder; returns what was written.
+
+    With `script`, the job is converted from a batch script, which is read but not executed; it is written only if it
+    does all that the script does. `choose` may change the proposed partition, folder, account and QOS. Raises
+    SlurmError without Slurm, ConfigError for a script that cannot be read, and UsageError if a different file exists,
+    unless `force` replaces it.
+    """
+    path = None if script is None else Path(script)
+    found = converted(path) if path else None
+    jobs = job_file(path, found) if path and found else None
+    try:
+        site = survey()
+    except SlurmError as error:
+        if jobs is None:
+            raise
+        files = FirstFiles(jobs, (f"what the cluster has: {error.message}",))
+    else:
+        choices = proposed(site)
+        choices = with_script_settings(choices, site, found) if found else choices
+        files = first_files(site, choose(site, replace(choices, name=name) if name else choices), jobs=jobs)
+    files.write(force=force)
+    return replace(files, rows=found.rows if found else ())
 
 
 def converted(script: Path) -> Converted:

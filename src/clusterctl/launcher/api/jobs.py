@@ -15,6 +15,7 @@ from clusterctl.launcher.api.remote.cluster import names_files
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder, cluster_of_jobs
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.job_output import JobOutput, read_output
 from clusterctl.launcher.observe.lines import Growing, last_lines_offset
 from clusterctl.launcher.observe.run_names import is_run_id
@@ -120,8 +121,12 @@ def why_output(files: Sequence[Path]) -> Diagnosis:
     return diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time())
 
 
+class Jobs(Shown, list[SlurmJob]):
+    """Slurm jobs, shown as a table."""
+
+
 @operation()
-def jobs(cluster: str | None = None) -> list[SlurmJob]:
+def jobs(cluster: str | None = None) -> Jobs:
     """This user's jobs that squeue shows and clusterctl did not submit, as old as the cluster's polling floor at most.
 
     Raises SlurmError.
@@ -134,7 +139,7 @@ def jobs(cluster: str | None = None) -> list[SlurmJob]:
     # are one job.
     known = (read_submission(run).job_id for run in newest_first(runs)) if elsewhere else ()
     of_scripts = {job_id.partition("_")[0] for job_id in known}
-    return [job for job in elsewhere if job.job_id.partition("_")[0] not in of_scripts]
+    return Jobs(job for job in elsewhere if job.job_id.partition("_")[0] not in of_scripts)
 
 
 def jobs_named(job_ids: Iterable[str], cluster: str | None = None) -> list[SlurmJob]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.follow import REAL_SOURCES, watch
 from clusterctl.launcher.observe.lines import pattern
-from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of
+from clusterctl.launcher.observe.logs import Line, Logs, Selection, check_selection, sources, time_of
 from clusterctl.launcher.observe.rank_events import Exited, Raised, last_events
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.script_runs import unseen_ranks
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.observe.follow import Sources
-    from clusterctl.launcher.observe.logs import Line, Source
+    from clusterctl.launcher.observe.logs import Source
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Shown):
     """The selected lines of a run, merged by time: iterate for the existing lines, `follow` for new ones."""
 
     record: RunRecord
@@ -43,6 +44,10 @@ class Reading:
         """Iterate over the lines. Raises NotFoundError for an unknown rank, node or attempt."""
         check_selection(self.record.run, self.selection)
         return filter(self.takes, self.files.read(ended=True))
+
+    def again(self) -> Reading:
+        """The same lines from the beginning, for what must not read those that an iteration will return."""
+        return replace(self, files=Logs(self.files.run, self.files.selection, self.files.tail, self.files.since))
 
     def errors(self) -> list[Failure]:
         """All tracebacks in order; raises like iteration."""
@@ -66,6 +71,10 @@ class Reading:
     def ranks(self) -> int:
         """The number of ranks that may have written these lines."""
         return self.record.job.resources.nodes * self.record.tasks_per_node if self.selection.rank is None else 1
+
+
+class Lines(Shown, list[Line]):
+    """The lines of a run on another machine."""
 
 
 def read_logs(

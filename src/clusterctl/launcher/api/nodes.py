@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.api.remote.operations import operation
+from clusterctl.launcher.api.run import Output
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
@@ -13,11 +17,12 @@ from clusterctl.launcher.slurm import Inventory, Slurm
 from clusterctl.launcher.slurm.fits import Room, asked_of, room_for
 from clusterctl.launcher.submission.script import part
 from clusterctl.launcher.submission.warm import CLOSE_SIGNAL, hold, let_go
-from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError
+from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError, WaitTimedOut
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from typing import IO
 
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
 
 
+@operation()
 def nodes(cluster: str | None = None) -> Inventory:
     """The partitions and nodes of a cluster, no older than its polling floor. Raises SlurmError."""
     return Slurm.of(load_cluster(cluster)).nodes()
@@ -65,6 +71,7 @@ def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: O
 _FIRST_PAUSE_SECONDS = 0.2
 
 
+@operation(changes=True, takes_job=True)
 def allocate(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = ()) -> str:
     """Request the nodes that `job` would, or one node changed by `overrides`; returns the Slurm job ID.
 
@@ -84,6 +91,23 @@ def allocate(job: str | None = None, cluster: str | None = None, *, overrides: O
     return hold(resolved, slurm.path_of("sbatch"), slurm.environment)
 
 
+def alloc(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = (), wait: bool = True) -> str:
+    """Reserve the nodes that `job` would use, or one node changed by `overrides`; returns the Slurm job ID.
+
+    That is the `in_allocation` of `submit`; `give_back` ends it. Without `wait`, the nodes may still be queued. Raises
+    what `load` raises, and SlurmError.
+    """
+    job_id = allocate(job, cluster, overrides=overrides)
+    if wait:
+        try:
+            wait_for_nodes(job_id, cluster)
+        except KeyboardInterrupt as error:
+            error.add_note(f"still queued; to give it back: clusterctl.give_back({job_id!r})")
+            raise
+    return job_id
+
+
+@operation(waits=True)
 def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
     """Wait until the nodes are allocated, polling at intervals that grow to the cluster's polling floor."""
     target = load_cluster(cluster)
@@ -99,6 +123,7 @@ def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
         pause = min(2 * pause, max(floor, _FIRST_PAUSE_SECONDS))
 
 
+@operation(changes=True)
 def give_back(job_id: str, cluster: str | None = None) -> None:
     """Release the nodes of `job_id` and remove imported images from them. Raises NotFoundError and SlurmError."""
     target = load_cluster(cluster)
@@ -145,3 +170,44 @@ def beside(
     flags += ["--mpi=none", "--job-name=attach", *(["--pty"] if terminal else [])]
     words = ["bash", "-c", part("attach.sh"), "attach", str(began.pid), *command]
     return [slurm.path_of("srun"), *flags, *words], slurm.environment
+
+
+_MOST_OUTPUT_BYTES = 2**20
+_ENDS_SECONDS = 10.0
+
+
+def output_beside(run: Run, rank: int, command: tuple[str, ...], timeout: float | None) -> Output:
+    """Run `command` beside `rank`: see `Run.exec`."""
+    if not command:
+        raise UsageError("no command to run", 'for example run.exec(["nvidia-smi"])')
+    argv, environment = beside(run, rank, command)
+
+    def kept(stream: IO[bytes]) -> str:
+        """The beginning of a stream; the rest is read, so that the command does not block, and dropped."""
+        content = stream.read(_MOST_OUTPUT_BYTES)
+        while stream.read(_MOST_OUTPUT_BYTES):
+            pass
+        return content.decode(errors="replace")
+
+    try:
+        process = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        raise SlurmError(f"cannot run srun: {error.strerror}", "try it by hand: srun --version") from error
+    with process, ThreadPoolExecutor(2) as readers:
+        assert process.stdout
+        assert process.stderr
+        streams = [readers.submit(kept, stream) for stream in (process.stdout, process.stderr)]
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise WaitTimedOut(f"{command[0]} has not ended after {timeout:g} s", "allow more time") from None
+        finally:
+            if process.poll() is None:  # srun ends its step when it is interrupted twice, or terminated
+                process.terminate()
+                try:
+                    process.wait(_ENDS_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+        return Output(code, *(stream.result() for stream in streams))

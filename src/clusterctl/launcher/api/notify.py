@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.find import as_run, query
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.notifications.notifier import Notifier
 from clusterctl.launcher.notifications.notifier import Try as Try
 from clusterctl.launcher.notifications.send import Outcome as Outcome
@@ -30,7 +31,7 @@ _NEWS_SECONDS = 7 * 86400.0  # runs that ended earlier are ignored
 
 
 @dataclass(frozen=True)
-class Notified:
+class Notified(Shown):
     """The attempted messages, and problems with reading runs."""
 
     tries: tuple[Try, ...]

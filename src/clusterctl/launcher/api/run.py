@@ -6,16 +6,21 @@ Methods import what they need: `submit` returns a Run without using any of it.
 from __future__ import annotations
 
 import functools
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.shared.errors import ClusterctlError, UsageError
+from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import progress as progress_of
+from clusterctl.shared.errors import ClusterctlError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.api.logs import Reading
@@ -45,7 +50,48 @@ class RunFailed(ClusterctlError):
         return self.run.why()
 
 
-class MetricRecords(list[dict[str, Any]]):
+class Output(NamedTuple):
+    """What a command beside a rank returned and wrote."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+_PAUSE_SECONDS, _FAR_PAUSE_SECONDS = 2.0, 10.0  # between two lines of progress, here and through ssh
+
+Ended = TypeVar("Ended")
+
+
+def waited(one: Any, wait: Callable[[float | None], Ended], timeout: float | None, wanted: bool | None) -> Ended:
+    """`wait(timeout)`, while the status of `one` is shown as far as it is `wanted`."""
+    shown = progress_of(wanted)
+    if shown is None:
+        return wait(timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = _FAR_PAUSE_SECONDS if one.place else _PAUSE_SECONDS
+    try:
+        while True:
+            shown.update(one.status())
+            left = pause if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                ended = wait(min(pause, left))
+            except WaitTimedOut as error:
+                if deadline is None or time.monotonic() < deadline:
+                    continue
+                # The last of several waits was shorter than the timeout.
+                raise WaitTimedOut(f"{one.id} has not ended after {timeout:g} s", error.hint) from None
+            except ClusterctlError:
+                with suppress(ClusterctlError):
+                    shown.update(one.status())
+                raise
+            shown.update(ended)
+            return ended
+    finally:
+        shown.end()
+
+
+class MetricRecords(Shown, list[dict[str, Any]]):
     """One dict per record: `attempt`, `time` (seconds since the epoch), `step`, and the logged values."""
 
     def to_pandas(self) -> Any:
@@ -58,7 +104,7 @@ class MetricRecords(list[dict[str, Any]]):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Shown):
     """One run, by its directory, which every query reads again; Slurm is asked if the files are not conclusive."""
 
     path: Path
@@ -142,12 +188,16 @@ class Run:
             raise found.problems[0]
         return found.statuses[0]
 
-    @operation(waits=True)
-    def wait(self, timeout: float | None = None) -> Status:
+    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> Status:
         """Wait until the run has ended, and return its status.
 
-        Raises RunFailed unless it finished, and WaitTimedOut after `timeout` seconds, without ending the run.
+        A notebook shows the run's progress meanwhile, a terminal if `progress` is True, nothing if it is False. Raises
+        RunFailed unless it finished, and WaitTimedOut after `timeout` seconds, without ending the run.
         """
+        return waited(self, self._wait, timeout, progress)
+
+    @operation(waits=True)
+    def _wait(self, timeout: float | None) -> Status:
         from clusterctl.launcher.observe.follow import wait
 
         stage = wait(self.directory, self.cluster, timeout)
@@ -192,6 +242,18 @@ class Run:
         from clusterctl.launcher.observe.measurements import metric_rows
 
         return MetricRecords(metric_rows(self.directory))
+
+    @operation(changes=True)
+    def exec(self, command: Sequence[str], *, rank: int = 0, timeout: float | None = None) -> Output:
+        """Run `command` beside `rank`, as `clusterctl attach RUN -- COMMAND` does: on its node, in its container.
+
+        Returns its exit code and what it wrote, up to a MiB of each stream. The run is not interrupted. Raises
+        UsageError if it is not running or has no such rank, and WaitTimedOut after `timeout` seconds, which ends
+        `command`.
+        """
+        from clusterctl.launcher.api.nodes import output_beside
+
+        return output_beside(self, rank, tuple(command), timeout)
 
     @operation()
     def why(self) -> Diagnosis:

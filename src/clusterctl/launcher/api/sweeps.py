@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.run import Run, waited
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.runs import name_by_job
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
@@ -42,7 +43,7 @@ class SweepFailed(ClusterctlError):
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Shown):
     """A sweep, by its directory; its runs are ordinary ones."""
 
     path: Path
@@ -85,12 +86,15 @@ class Sweep:
             raise UsageError(f"no run of {self.id} has logged: {metric}", f"one of {', '.join(known)}")
         return found
 
-    @operation(waits=True)
-    def wait(self, timeout: float | None = None) -> SweepSummary:
+    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> SweepSummary:
         """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.
 
-        It does not end any run.
+        It does not end any run. `progress` is as for `Run.wait`.
         """
+        return waited(self, self._wait, timeout, progress)
+
+    @operation(waits=True)
+    def _wait(self, timeout: float | None) -> SweepSummary:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             found = self.status()

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.find import age_seconds, find, query
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
 from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement, repeated_from
 from clusterctl.launcher.observe.needs import needs_of, used_in
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UsageReport:
+class UsageReport(Shown):
     """The usage of a folder's runs from `since` (None: all time) until `as_of`, in seconds since the epoch."""
 
     as_of: float

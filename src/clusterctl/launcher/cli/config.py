@@ -11,6 +11,7 @@ from clusterctl.launcher.api.submitting.verify import doctor as examine
 from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
 from clusterctl.launcher.cli.options import WithProgram, echo_json, output_option
 from clusterctl.launcher.cli.remote import remotely
+from clusterctl.launcher.display.explanation import lines_of_checks
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.spec.keys import SCHEMAS, as_toml
 
@@ -102,14 +103,10 @@ def doctor(cluster: str | None, output: str) -> int:
       clusterctl doctor
       clusterctl doctor --cluster sandbox
     """
-    name, checks = examine(cluster)
-    failed = any(check.fatal for check in checks)
+    found = examine(cluster)
     if output == "json":
-        echo_json(json_output.checks(name, checks))
+        echo_json(json_output.checks(found.cluster, found.checks))
     else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            click.echo(plain(f"{check.verdict:<4}  {check.name:<{width}}  {check.message}"))
-            if check.hint:
-                click.echo(plain(f"      {'':<{width}}  hint: {check.hint}"))
-    return int(failed)
+        for line in lines_of_checks(found.checks):
+            click.echo(line)
+    return int(not found.ok)

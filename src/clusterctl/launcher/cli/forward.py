@@ -68,6 +68,7 @@ class Manner:
     screen: bool = False  # it takes over the terminal, unless --once
     session: bool = False  # it is a program that the user talks to, and cannot be repeated
     output: str = ""  # the end of the name of the file that it writes, on this machine
+    opens: str = ""  # the flag with which a browser of this machine shows that file
     port: bool = False  # it prints an address, whose port is forwarded to this machine
 
 
@@ -145,10 +146,13 @@ class Forwarded:
 
     def _write_here(self) -> int:
         """Let the command print its file there, and write it on this machine."""
+        start = options.browser() if self.manner.opens and self.values[self.manner.opens] else None
         name = self.values["names"][0] if "names" in self.values else self.values["name"]
         output = self.values["output"] or f"{Path(name).name.lstrip('@')}{self.manner.output}"
-        far = [*_without(self.words, "--output"), "--output", "-"]
+        far = [*_without(_without(self.words, "--output"), "--open"), "--output", "-"]
         if output == "-":
+            if start:
+                raise UsageError("--open needs a file", "leave out --output -")
             return self._talk(far)
         check_output(Path(output), f"{click.get_current_context().info_name}{self.manner.output}")
         if not self.values.get("force", True) and Path(output).exists():
@@ -162,6 +166,8 @@ class Forwarded:
             if code == 0:
                 aside.replace(output)
                 click.echo(output)
+                if start:
+                    start(Path(output))
         finally:
             aside.unlink(missing_ok=True)
         return code

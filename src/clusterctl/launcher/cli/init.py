@@ -11,7 +11,7 @@ import click
 
 from clusterctl.launcher.api import init as api
 from clusterctl.launcher.display.plain import plain
-from clusterctl.shared.errors import SlurmError, UsageError
+from clusterctl.shared.errors import UsageError
 
 _WIDEST = 44
 
@@ -35,21 +35,12 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
       clusterctl init mycluster --yes
       clusterctl init --from train.sbatch
     """
-    found = api.converted(script) if script else None
-    jobs = api.job_file(script, found) if script and found else None
-    try:
-        site = api.survey()
-    except SlurmError as error:
-        if jobs is None:
-            raise
-        files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
-    else:
-        choices = api.proposed(site)
-        choices = api.with_script_settings(choices, site, found) if found else choices
-        choices = replace(choices, name=name) if name else choices
-        files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
-    files.write(force=force)
-    for row in found.rows if found else ():  # each line of the script next to what it was converted to
+
+    def choose(site: api.Site, choices: api.ClusterChoices) -> api.ClusterChoices:
+        return choices if yes else _asked(site, choices, named=bool(name))
+
+    files = api.init(name, script=script, force=force, choose=choose)
+    for row in files.rows:  # each line of the script next to what it was converted to
         shown = plain(" ".join(row.text.split()))
         shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
         number = str(row.number or "")

@@ -16,6 +16,8 @@ import click
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.shared.spec import Batches
@@ -257,3 +259,20 @@ def confirmed(question: str, *, yes: bool) -> bool:
             raise
         click.echo(err=True)  # the prompt has no newline
     raise UsageError("no answer on stdin", "add --yes, or pipe the answer: echo y | clusterctl ...")
+
+
+def browser() -> Callable[[Path], None]:
+    """What opens a page in a browser of this machine. Raises UsageError if there is none, as on a login node."""
+    import webbrowser
+
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        hint = "copy the file to your machine, or set BROWSER to a command that opens a page"
+        raise UsageError("--open: no browser on this machine", hint) from None
+
+    def start(page: Path) -> None:
+        if not found.open(page.resolve().as_uri()):
+            warn(f"the browser did not start: {found.name}", f"open it yourself: {page}")
+
+    return start

@@ -12,8 +12,7 @@ from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.find import overview as overview_of
 from clusterctl.launcher.api.remote.operations import client_data
-from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn_of
+from clusterctl.launcher.cli.options import CTRL_C, browser, cluster_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
@@ -30,55 +29,47 @@ from clusterctl.shared.errors import UsageError
 @click.option(
     "--output", metavar="FILE", help="Output file; default: report.html in the run's or sweep's directory; -: stdout."
 )
+@click.option("--open", "opened", is_flag=True, help="Open it in the browser of this machine.")
 @cluster_option
-@remotely(output=".html")
-def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
+@remotely(output=".html", opens="opened")
+def report(names: tuple[str, ...], metric: str | None, output: str | None, opened: bool, cluster: str | None) -> None:
     """Write an HTML report on RUN, finished or still running: curves, phases, nodes, efficiency, configuration.
 
-    For a SWEEP or several RUNs: the best run, the effect of the settings, overlaid curves, a sortable table.
+    For a SWEEP or many RUNs: the best run, the effect of the settings, overlaid curves, a sortable table. For up to
+    four RUNs: first what differs.
 
     The file is self-contained and needs no network: it can be sent, archived and printed.
 
     \b
     Examples:
-      clusterctl report cora
+      clusterctl report cora --open
       clusterctl report @last --output cora.html
       clusterctl report cora-20260102 @last --output both.html
       clusterctl report cora-20260131-120000-1a2b --metric val_accuracy
     """
-    sweep = sweep_meant(names[0], cluster) if len(names) == 1 else None
-    runs = [] if sweep else [find(name, cluster) for name in names]
-    if twice := next((run for run in runs if runs.count(run) > 1), None):
-        raise UsageError(f"run named twice: {twice.id}", "name each run once")
-    if len(runs) == 1 and metric is not None:
-        raise UsageError("--metric needs several runs", "leave it out, or name more runs")
-    if len(runs) > 1 and output is None:
-        raise UsageError("a report on several runs needs --output", "for example --output report.html")
-    path = Path(output) if output is not None else (sweep or runs[0]).directory.report
-    if output != "-":
-        check_output(path, "report.html")
+    start = browser() if opened else None
+    if start and output == "-":
+        raise UsageError("--open needs a file", "leave out --output -")
+    from clusterctl.launcher.display.report import archive
     from clusterctl.launcher.display.report.markup import write_text
 
-    if sweep or len(runs) > 1:
-        from clusterctl.launcher.display.report import several
-
-        directories = [run.directory for run in runs]
-        group = several.examine_sweep(sweep.directory, metric) if sweep else several.examine_runs(directories, metric)
-        problems, text = group.problems, several.page(group)
-    else:
-        from clusterctl.launcher.display.report.page import examine, page
-
-        examined = examine(runs[0].directory, path.parent.resolve())
-        problems, text = examined.problems, page(examined)
-    warn_of(problems)
+    several = len(names) > 1
+    named = [find(name, cluster) if several else archive.find_sweep_or_run(name, cluster) for name in names]
+    written = archive.render(named, metric, None if output is None else Path(output))
+    if output != "-":
+        check_output(written.path, "report.html")
+    warn_of(written.problems)
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(written.text, nl=False)
         return
-    if output is not None and path.exists() and not path.is_file():  # a device or a pipe must not be replaced
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    if output is not None and written.path.exists() and not written.path.is_file():
+        # A device or a pipe must not be replaced.
+        written.path.write_text(written.text, encoding="utf-8", errors="surrogateescape")
     else:
-        write_text(path, text)
-    click.echo(path)
+        write_text(written.path, written.text)
+    click.echo(written.path)
+    if start:
+        start(written.path)
 
 
 @click.command(short_help="Show runs in a browser")

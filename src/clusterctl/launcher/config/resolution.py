@@ -17,6 +17,7 @@ from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
 from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
@@ -51,7 +52,7 @@ RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_", "
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolved(Shown):
     """A job ready for planning, its cluster, and the origin of every value that is not a default.
 
     `typed` is the command line, such as ("submit", "cora"), and `settings` are its KEY=VALUE options.

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """Findings about a run, the most important first; what to type next; what could not be read."""
 
     status: Status

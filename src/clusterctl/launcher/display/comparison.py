@@ -38,7 +38,7 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
     ran = [status.ran(found.as_of) for status in found.statuses]
     table.add_row(*map(Text, ("ran", *("" if seconds is None else duration(seconds) for seconds in ran))))
     same = []
-    for title, rows in _sections(found).items():
+    for title, rows in sections_of(found).items():
         if rows:
             table.add_row()
             table.add_row(Text(title.upper(), style="bold"))
@@ -62,7 +62,8 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
                 console.print(Text(plain(shown), style=style), soft_wrap=True)
 
 
-def _sections(found: Comparison) -> dict[str, list[Row]]:
+def sections_of(found: Comparison) -> dict[str, list[Row]]:
+    """The rows of each part: a name, and its value in both runs. A part without rows does not differ."""
     changes = found.code or ()
     code = [(plain(one.name), "", one.change.value) for one in changes[:_MOST_FILES]]
     if (more := len(changes) - _MOST_FILES) > 0:

@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 _FEW_POINTS = 20  # with fewer, no value is treated as extreme
 _TRIMMED = 0.05  # share of the points trimmed at each end
 _REACH = 0.5  # how far the axis may extend beyond the trimmed range, as a share of it
+_LEAST_SPAN = 0.05  # of an axis, as a share of the largest value: a shorter one would enlarge noise
+_FLAT = 1e-3  # share of its largest value by which a curve may vary and still be shown as one number
 
 
 @dataclass(frozen=True)
 class DrawnCurve:
-    """A curve and its title. `over_time`: x is in seconds since the epoch, not steps."""
+    """A curve and its title. `over_time`: x is in seconds since the epoch, not steps. `floor` belongs on the axis."""
 
     title: str
     curve: Curve
     better: Better = Better.NEITHER
     over_time: bool = False
+    floor: float | None = None
 
     @property
     def best(self) -> float | None:
@@ -52,9 +55,17 @@ def drawn_curves(history: History) -> list[DrawnCurve]:
     others = [metric for metric in curves if not _is_known(metric)]
 
     def drawn(chosen: Sequence[Metric]) -> list[DrawnCurve]:
-        return [DrawnCurve(plain(metric.label), history.curves[metric.name], metric.better) for metric in chosen]
+        return [
+            DrawnCurve(
+                plain(metric.label),
+                history.curves[metric.name],
+                metric.better,
+                floor=0.0 if metric.role is Role.RATE else None,
+            )
+            for metric in chosen
+        ]
 
-    times = [DrawnCurve("seconds per step, all ranks", history.step_seconds, over_time=True)]
+    times = [DrawnCurve("seconds per step, all ranks", history.step_seconds, over_time=True, floor=0.0)]
     return [*drawn([*known, *rates[:1]]), *(times if history.step_seconds.points() else []), *drawn(others)]
 
 
@@ -84,22 +95,31 @@ def whole(points: Sequence[Point]) -> Bounds:
     return Bounds(min(point.low for point in points), max(point.high for point in points))
 
 
+def is_flat(points: Sequence[Point]) -> bool:
+    """Whether a curve is all but constant, such as a learning rate that no schedule changes."""
+    low, high = whole(points)
+    return len(points) > 1 and high - low <= _FLAT * max(abs(low), abs(high))
+
+
 def robust(points: Sequence[Point]) -> Bounds:
     """An axis that covers all values except extreme ones, such as the loss of the first steps or a single spike.
 
     A value is extreme if it lies outside the trimmed range (without 5 % of the points at each end) by more than half
-    of that range, where the axis then ends. Short and constant curves are shown whole.
+    of that range, where the axis then ends. Short and constant curves are shown whole. An axis covers at least a
+    twentieth of its largest value: noise must not look like a development.
     """
-    least, most = whole(points)
-    if len(points) < _FEW_POINTS:
-        return Bounds(least, most)
-    cut = max(1, int(_TRIMMED * len(points)))
-    low = sorted(point.low for point in points)[cut]
-    high = sorted(point.high for point in points)[-cut - 1]
-    if not high > low:
-        return Bounds(least, most)
-    reach = _REACH * (high - low)
-    return Bounds(max(least, low - reach), min(most, high + reach))
+    bounds = whole(points)
+    if len(points) >= _FEW_POINTS:
+        cut = max(1, int(_TRIMMED * len(points)))
+        low = sorted(point.low for point in points)[cut]
+        high = sorted(point.high for point in points)[-cut - 1]
+        if high > low:
+            reach = _REACH * (high - low)
+            bounds = Bounds(max(bounds.low, low - reach), min(bounds.high, high + reach))
+    missing = _LEAST_SPAN * max(abs(bounds.low), abs(bounds.high)) - (bounds.high - bounds.low)
+    if not bounds.high > bounds.low or not missing > 0:
+        return bounds
+    return Bounds(bounds.low - missing / 2, bounds.high + missing / 2)
 
 
 # Line charts as braille text: two by four dots per character, the band between low and high lightly shaded.

@@ -21,8 +21,10 @@ from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
     from clusterctl.launcher.observe.ended_runs import Row
@@ -163,3 +165,13 @@ def pause_after(status: Status, took: float) -> float:
     if status.state is State.QUEUED:
         return max(_QUEUED_SECONDS, float(status.record.cluster.polling_floor))
     return max(_PAUSE_SECONDS, took / _SHARE)
+
+
+def lines_of_checks(checks: Sequence[Check]) -> list[str]:
+    """The output of `clusterctl doctor`."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.verdict:<4}  {check.name:<{width}}  {check.message}")
+        lines += [f"      {'':<{width}}  hint: {check.hint}"] if check.hint else []
+    return list(map(plain, lines))

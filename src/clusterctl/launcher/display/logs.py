@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.jobs import JobLog
     from clusterctl.launcher.api.logs import Reading
     from clusterctl.launcher.observe.logs import Line
+    from clusterctl.shared.record.roles import Seating
 
 # The first lines are written one at a time, the others in batches.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
@@ -119,6 +120,17 @@ def _write(lines: list[bytes]) -> None:
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
     lines.clear()
+
+
+def label_of(line: Line, seating: Seating | None = None) -> str:
+    """The prefix of a line: r03, x32 if 32 ranks wrote the same, or `trainer r03` in a job with roles."""
+    source = line.source
+    attempt = f"a{source.attempt} " if source.attempt else ""
+    if len(line.ranks) > 1:
+        return f"{attempt}x{len(line.ranks):<2} "
+    if source.rank is None:
+        return f"{attempt}host "
+    return f"{attempt}{seating.label(source.rank) if seating else f'r{source.rank:02}'} "
 
 
 class _Label:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.secrets import Secrets, secrets_of
+from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import ranked, read_sweep, summarise, values_of
@@ -28,7 +30,8 @@ from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import local_devices
 from clusterctl.shared.record.files import exists, is_folder, open_regular, read_regular, read_whole
-from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.record.states import State
+from clusterctl.shared.record.vocabulary import KNOWN, Better
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.keys import Difference, as_toml, differences, leaves, leaves_as_written, varying
 from clusterctl.shared.spec.records import nearest
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
-    from clusterctl.shared.errors import ClusterctlError, SlurmError
+    from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import RunDir, SweepDir
     from clusterctl.shared.record.vocabulary import Metric, Number
     from clusterctl.shared.spec import Cluster
@@ -59,7 +62,7 @@ class Result(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """The differences between two runs. `code` is None if it cannot be compared; `problems` has the reasons.
 
     `configuration` has the job's keys, and the cluster's as `cluster.KEY`.
@@ -93,7 +96,11 @@ class Comparison:
 
 def compare(first: RunDir, second: RunDir) -> Comparison:
     """Compare two runs. Raises ConfigError if a record cannot be read."""
-    found = report([first, second])
+    return compared(report([first, second]))
+
+
+def compared(found: Report) -> Comparison:
+    """Compare the two runs in `found`. Raises ConfigError if it contains only one."""
     if len(found.statuses) < 2:
         raise found.problems[0]
     before, after = found.statuses
@@ -113,7 +120,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     code: tuple[CodeChange, ...] | None = None
     problems: list[ClusterctlError] = list(found.problems)
     try:
-        code = _code_changes(first, second)
+        code = _code_changes(before.record.run, after.record.run)
     except ConfigError as error:
         problems.append(error)
     measured = before.metrics.keys() | after.metrics.keys()
@@ -299,19 +306,51 @@ class RankedRun:
     score: Number | None = None
     history: History | None = None
 
+    @property
+    def finished(self) -> bool:
+        return self.status.state is State.FINISHED
+
 
 @dataclass(frozen=True)
 class Several:
-    """Runs at one moment, the best first, then those without a value of `metric`. `keys` are those that differ."""
+    """Runs at one moment: the finished ones, the best first, then the others, then those without a value of `metric`.
+
+    `keys` are those that differ. `comparison` has all differences of two runs.
+    """
 
     title: str
     as_of: float
     members: tuple[RankedRun, ...]
     keys: tuple[str, ...]
     metric: Metric | None
-    problems: tuple[ConfigError | SlurmError, ...] = ()
+    problems: tuple[ClusterctlError, ...] = ()
     is_sweep: bool = False
     seconds_left: float | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def best(self) -> RankedRun | None:
+        """The best finished run, or the best so far if none has finished; None if no run has a score."""
+        first = self.members[0]
+        return first if first.score is not None else None
+
+    @property
+    def ahead(self) -> RankedRun | None:
+        """The best unfinished run, if its score is already better than that of the best finished one."""
+        best, metric = self.best, self.metric
+        other = next((one for one in self.members if not one.finished and one.score is not None), None)
+        if not (best and best.finished and other and metric) or best.score is None or other.score is None:
+            return None
+        leads = other.score < best.score if metric.better is Better.LOWER else other.score > best.score
+        return other if leads else None
+
+
+@dataclass
+class Seen:
+    """What need not be read again when several runs are examined repeatedly: ended runs, and the curves so far."""
+
+    ended: EndedRuns = field(default_factory=EndedRuns)
+    histories: dict[RunDir, History] = field(default_factory=dict)
 
 
 def examine_sweep(
@@ -319,13 +358,14 @@ def examine_sweep(
     metric: str | None = None,
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
+    seen: Seen | None = None,
 ) -> Several:
     """The runs of `sweep`. Raises ConfigError if it or all its runs cannot be read, UsageError without the metric."""
-    record = read_sweep(sweep)
-    found = report(record.runs, slurm_of, clock)
+    record, seen = read_sweep(sweep), seen or Seen()
+    found = report(record.runs, slurm_of, clock, seen.ended)
     settings = {run: values_of(row) for run, row in zip(record.runs, record.settings, strict=True)}
     names = {run: str(place) for place, run in enumerate(record.runs)}
-    members, ranked_by = _ranked(found, metric, settings, names)
+    members, ranked_by = _ranked(found, metric, settings, names, seen)
     left = summarise(record, found.statuses, found.as_of, metric).seconds_left
     return Several(
         title=sweep.id,
@@ -355,15 +395,28 @@ def examine_runs(
         }
         for place, status in enumerate(found.statuses)
     }
-    members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
+    members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs}, Seen())
     jobs = ", ".join(dict.fromkeys(status.record.job.name for status in found.statuses))
-    return Several(f"{len(runs)} runs of {jobs}", found.as_of, members, tuple(different), ranked_by, found.problems)
+    comparison = compared(found) if len(runs) == 2 and len(found.statuses) == 2 else None
+    return Several(
+        title=f"{len(runs)} runs of {jobs}",
+        as_of=found.as_of,
+        members=members,
+        keys=tuple(different),
+        metric=ranked_by,
+        problems=comparison.problems if comparison else found.problems,
+        comparison=comparison,
+    )
 
 
 def _ranked(
-    found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
+    found: Report,
+    metric: str | None,
+    settings: Mapping[RunDir, Mapping[str, str]],
+    names: Mapping[RunDir, str],
+    seen: Seen,
 ) -> tuple[tuple[RankedRun, ...], Metric | None]:
-    """The readable runs, the best first, and their ranking metric."""
+    """The readable runs in the order of `Several.members`, and their ranking metric."""
     if not found.statuses:
         raise found.problems[0]
     scores = ranked(found.statuses, metric)
@@ -377,11 +430,12 @@ def _ranked(
     by_run = {one.status.record.run: one.value for one in scores}
     rest = [status for status in found.statuses if status.record.run not in by_run]
     members = []
-    for place, status in enumerate([*(one.status for one in scores), *rest]):
+    scored = sorted((one.status for one in scores), key=lambda status: status.state is not State.FINISHED)
+    for place, status in enumerate([*scored, *rest]):
         run = status.record.run
         history = None
         if place < MOST_CURVES:
-            history = History(run, all_ranks=False)
+            history = seen.histories.setdefault(run, History(run, all_ranks=False))
             history.update(status.attempts)
         members.append(RankedRun(names[run], status, settings[run], by_run.get(run), history))
     return tuple(members), scores[0].metric if scores else None

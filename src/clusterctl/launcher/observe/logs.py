@@ -153,6 +153,9 @@ _OTHERS = re.compile(
 )
 
 
+MOST_LOGS = 32  # ranks whose logs are read for a screen; if there are more, only rank 0, to spare the file server
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which logs to read; None selects all. `host`: include the batch script's, with slurmstepd's and pyxis's lines."""

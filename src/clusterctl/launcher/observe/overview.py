@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.logs import Logs, Selection, collapsed
+from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.timeline import TimelineEvent
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _LINES = 300  # of the log to keep
 _FIRST_LINES = 40  # of each file, at the first read
-_MOST_LOGS = 32  # ranks whose logs are followed; if there are more, only rank 0, to limit the load on the file server
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class _Closely:
     def __init__(self, record: RunRecord) -> None:
         self.run = record.run
         self._history = History(self.run)
-        many = record.job.resources.nodes * record.tasks_per_node > _MOST_LOGS
+        many = record.job.resources.nodes * record.tasks_per_node > MOST_LOGS
         self._logs = Logs(self.run, Selection(rank=0 if many else None, host=True), tail=_FIRST_LINES)
         self._lines: deque[Line] = deque(maxlen=_LINES)
 

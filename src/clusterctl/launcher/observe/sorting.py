@@ -47,21 +47,22 @@ COLUMNS: dict[str, Key] = {
 }
 
 
-def in_order(statuses: Iterable[Status], column: str, now: float) -> list[Status]:
+def in_order(statuses: Iterable[Status], column: str, now: float, *, reverse: bool = False) -> list[Status]:
     """`statuses` by `column`, a name in `COLUMNS`, "run", or a metric: the best, newest or largest first.
 
-    Runs without a value come last. Raises UsageError for a name that is neither a column nor logged by any run.
+    With `reverse`, the worst, oldest or smallest first. Runs without a value come last. Raises UsageError for a name
+    that is neither a column nor logged by any run.
     """
     found = list(statuses)
     if column == "run":
-        return sorted(found, key=lambda status: status.record.run.id)
+        return sorted(found, key=lambda status: status.record.run.id, reverse=reverse)
     key = COLUMNS.get(column) or _metric(column, found)
     values = {status.record.run: key(status, now) for status in found}
 
     def place(status: Status) -> tuple[bool, float]:
         value = values[status.record.run]
         missing = value is None or math.isnan(value)
-        return missing, 0.0 if value is None or missing else value
+        return missing, 0.0 if value is None or missing else -value if reverse else value
 
     return sorted(found, key=place)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.measurements import seconds_left
 from clusterctl.launcher.observe.run_record import Condition
 from clusterctl.launcher.observe.slurm_log import EndedBy
@@ -49,7 +50,7 @@ _STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: State.CA
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(Shown):
     """The current state of a run. Times are seconds since the epoch."""
 
     record: RunRecord

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.launcher.observe.measurements import parse_measurement, records_once
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, submission
@@ -175,7 +176,7 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
 
 
 @dataclass(frozen=True)
-class SweepSummary:
+class SweepSummary(Shown):
     """A sweep at one moment: its runs in each state, the best so far, and the estimated time left."""
 
     record: SweepRecord

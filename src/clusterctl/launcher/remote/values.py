@@ -232,8 +232,8 @@ def _read_object(value: Any, hint: type, read: Callable[[Any, Any], Any], adopt:
     if "items" in value:
         if not issubclass(cls, list):
             raise TypeError(f"{cls.__name__} has no items")
-        (base,) = types.get_original_bases(cls) if sys.version_info >= (3, 12) else cls.__orig_bases__  # type: ignore[attr-defined]
-        (hint_of_items,) = typing.get_args(base)
+        bases = types.get_original_bases(cls) if sys.version_info >= (3, 12) else cls.__orig_bases__  # type: ignore[attr-defined]
+        (hint_of_items,) = next(found for base in bases if (found := typing.get_args(base)))
         return cls([read(item, hint_of_items) for item in _list(value["items"])])
     hints = _fields(cls)
     fields = {name: read(item, hints[name]) for name, item in _pairs(value["fields"])}
@@ -243,6 +243,7 @@ def _read_object(value: Any, hint: type, read: Callable[[Any, Any], Any], adopt:
         raise TypeError(f"{cls.__name__} without {missing[0]}")
     error: ClusterctlError = cls.__new__(cls, _read_simple(value["text"], str))  # without running its constructor
     vars(error).update(fields)
+    error.note_hint()
     return error
 
 

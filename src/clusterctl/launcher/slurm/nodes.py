@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class Inventory(Shown):
     """A snapshot of nodes and partitions by name: the default partition first, nodes in sinfo's order."""
 
     nodes: Mapping[str, Node]

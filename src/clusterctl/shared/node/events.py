@@ -82,13 +82,15 @@ class Events:
         """Record the first exception of this rank; later ones are only consequences."""
         if not self._failed:
             self._failed = True
-            text = "".join(traceback.format_exception(error))
-            ours: dict[str, Any] = {}
+            shown, ours = traceback.TracebackException.from_exception(error), dict[str, Any]()
             if isinstance(error, ClusterctlError):
+                shown.__notes__ = []  # the hint is recorded beside it
                 ours = {"cause": error.cause.value} | ({"hint": error.hint} if error.hint else {})
             if isinstance(error, ProgramEnded):
                 ours |= {"code": error.code, "signal": error.signal}
-            self.record("exception", type=type(error).__name__, message=str(error), traceback=text, **ours)
+            self.record(
+                "exception", type=type(error).__name__, message=str(error), traceback="".join(shown.format()), **ours
+            )
 
     def exit(self, code: int, signal: int | None = None, *, cut: bool = False) -> None:
         """Record the exit. `signal` is the one that asked this rank to exit; `cut`: it has lost its connections.

@@ -70,7 +70,7 @@ def operation(
 
 def carried_out(name: str, arguments: str) -> str:
     """Call the operation for another machine; returns its encoded result or exception."""
-    from clusterctl.launcher.api.logs import Reading
+    from clusterctl.launcher.api.logs import Lines, Reading
     from clusterctl.launcher.remote.values import decoded, encoded, parsed, resolved
 
     try:
@@ -80,7 +80,7 @@ def carried_out(name: str, arguments: str) -> str:
             raise _another_version(name)
         hints = {key: resolved(types[key], function.__module__) for key in given}
         result: Any = function(**{key: decoded(value, hints[key]) for key, value in given.items()})
-        answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
+        answer = {"returned": encoded(Lines(result) if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
         answer = {"raised": encoded(error)}
     except ImportError as error:
@@ -165,7 +165,7 @@ def expected(name: str) -> Any:
     function = inspect.unwrap(_operation(name))
     returned = _annotations(function)["return"]
     if returned == _READING:
-        return resolved("list[Line]", f"{_PREFIX}logs")
+        return resolved("Lines", f"{_PREFIX}logs")
     return resolved(returned, function.__module__)
 
 

@@ -22,6 +22,7 @@ from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.resolution import AUTO
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.config.stages import HasStages as HasStages
 from clusterctl.launcher.config.stages import stages_of
 from clusterctl.launcher.config.user_script import find_script, read_script, step_output_only
@@ -102,7 +103,7 @@ def load(
 
 
 @dataclass(frozen=True)
-class DryRun:
+class DryRun(Shown):
     """What `submit` would submit. Nothing was written, and Slurm was asked only about runs to wait for."""
 
     resolved: Resolved

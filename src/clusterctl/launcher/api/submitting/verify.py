@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.checks import verify as checks
 from clusterctl.launcher.checks.check import Check, Verdict, warn
 from clusterctl.launcher.checks.look import look_around
 from clusterctl.launcher.checks.script_rules import script_rules
 from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.submission.code_files import largest
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import nearest_existing
@@ -85,7 +87,10 @@ def verify(
 
             environments.build(plan.environment, runs, progress)
         seen[place] = look_around(resolved, plan, slurm)
-        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, [word for words in job.programs for word in words]))
+        warnings += (
+            *_warnings(seen[place], resolved),
+            *copy_rules(code, [word for words in job.programs for word in words]),
+        )
     return tuple({check.message: check for check in warnings}.values())
 
 
@@ -96,10 +101,24 @@ def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:
     return tuple(check for check in judged if check.verdict is Verdict.WARN)
 
 
-def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
-    """The name of the chosen cluster, and the results of all checks of it and of this machine."""
+@dataclass(frozen=True)
+class Examination(Shown):
+    """The results of all checks of the chosen `cluster` and of the machine where it is."""
+
+    cluster: str
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not any(check.fatal for check in self.checks)
+
+
+@operation()
+def doctor(cluster: str | None = None) -> Examination:
+    """Check the chosen cluster and this machine, or the cluster's host. Raises ConfigError for an invalid file."""
     target = load_cluster(cluster)
-    return target.name, checks.check_cluster(target)
+    return Examination(target.name, checks.check_cluster(target))
 
 
 def full_folder() -> Path | None:

@@ -22,8 +22,10 @@ from urllib.parse import parse_qs, quote
 
 from clusterctl.launcher.display.dashboard import pages
 from clusterctl.launcher.display.plain import plain
+from clusterctl.launcher.display.report.markup import policy_with
+from clusterctl.launcher.display.report.several import SCRIPT
+from clusterctl.launcher.display.report.several import page as several_page
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, reason
-from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,16 +39,16 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_REPORT_POLICY = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _ALWAYS = (
-    ("Content-Security-Policy", _POLICY),
     ("Referrer-Policy", "no-referrer"),
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
 _HOST = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE)  # any port, for port forwards
-_RUN_PAGE = re.compile(r"/run/(?P<id>[^/]+)(?:/(?P<part>logs|why))?")
-_SWEEP_PAGE = re.compile(r"/sweep/(?P<id>[^/]+)")
+_RUN_PAGE = re.compile(r"/run/(?P<id>[^/]+)(?:/(?P<part>logs|why|report))?")
+_SWEEP_PAGE = re.compile(r"/sweep/(?P<id>[^/]+)(?P<report>/report)?")
 _FILES = {"/style.css": "text/css", "/script.js": "text/javascript"}
 _FORBIDDEN = "403: open the address printed by `clusterctl dashboard`; if you followed a link to it, reload the page\n"
 
@@ -56,6 +58,7 @@ class Response:
     status: HTTPStatus
     body: str
     kind: str = "text/plain"
+    policy: str = _POLICY
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -71,7 +74,8 @@ class Application:
         answer = self._refusal(environ) or self._answer(environ)
         body = answer.body.encode(errors="replace")
         sized = ("Content-Type", f"{answer.kind}; charset=utf-8"), ("Content-Length", str(len(body)))
-        start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, *_ALWAYS, *answer.headers])
+        policy = "Content-Security-Policy", answer.policy
+        start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, policy, *_ALWAYS, *answer.headers])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _refusal(self, environ: WSGIEnvironment) -> Response | None:
@@ -105,13 +109,16 @@ class Application:
             return Response(HTTPStatus.OK, self._files[path], _FILES[path])
         try:
             if path == "/":
-                stage = parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0]
+                wanted = pages.Wanted.of(parse_qs(environ.get("QUERY_STRING", "")))
                 with self.data.runs.seen() as found:
-                    main = pages.runs(found, stage if stage in tuple(State) else "")
-                return _shown("runs", [], main)
+                    main = pages.runs(found, wanted)
+                return Response(HTTPStatus.OK, pages.document("runs", [], main, wanted.words), "text/html")
             if match := _SWEEP_PAGE.fullmatch(path):
-                with self.data.sweep(match["id"]).seen() as swept:
-                    return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
+                with self.data.sweep(match["id"]).seen() as several:
+                    if match["report"]:
+                        return _report(several_page(several), SCRIPT)
+                    links = [pages.ALL_RUNS, pages.report_link(f"/sweep/{match['id']}")]
+                    return _shown(match["id"], links, pages.sweep(several))
             if match := _RUN_PAGE.fullmatch(path):
                 return self._run_page(match["id"], match["part"] or "")
             raise NotFoundError(f"no such page: {plain(path)}")
@@ -124,6 +131,9 @@ class Application:
 
     def _run_page(self, run_id: str, part: str) -> Response:
         run = self.data.run(run_id)
+        if part == "report":
+            with self.data.report(run_id).seen() as text:
+                return _report(text)
         if part == "why":
             main = pages.why(run.why())
         elif part == "logs":
@@ -141,11 +151,18 @@ class Application:
     def _files(self) -> dict[str, str]:
         ours, report = files("clusterctl.launcher.display.dashboard"), files("clusterctl.launcher.display.report")
         style = [folder.joinpath("style.css").read_text(encoding="utf-8") for folder in (report, ours)]
-        return {"/style.css": "".join(style), "/script.js": ours.joinpath("script.js").read_text(encoding="utf-8")}
+        scripts = report.joinpath(SCRIPT), ours.joinpath("script.js")
+        code = "".join(script.read_text(encoding="utf-8") for script in scripts)
+        return {"/style.css": "".join(style), "/script.js": code}
 
 
 def _shown(title: str, links: list[Markup], main: Markup, status: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(status, pages.document(title, links, main), "text/html")
+
+
+def _report(text: str, script: str = "") -> Response:
+    """A report as it is in its file: its own policy allows its style and its script, and nothing else."""
+    return Response(HTTPStatus.OK, text, "text/html", f"{policy_with(script)}; {_REPORT_POLICY}")
 
 
 def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:

@@ -6,16 +6,15 @@ import time
 from collections import OrderedDict
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
-from clusterctl.launcher.observe.ended_runs import EndedRuns
+from clusterctl.launcher.display.report.page import examine, page
+from clusterctl.launcher.observe.comparison import Seen, Several, examine_sweep
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.run_names import is_run_id
 from clusterctl.launcher.observe.runs import is_written
-from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.sweeps import read_sweep, summarise
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import NotFoundError
 from clusterctl.shared.record.files import exists
@@ -27,22 +26,12 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
-    from clusterctl.launcher.observe.sweeps import SweepSummary
-    from clusterctl.shared.errors import ConfigError, SlurmError
     from clusterctl.shared.spec import Cluster
 
 T = TypeVar("T")
 LOOK_SECONDS = 2.0
 _SHARE = 0.2  # of the time spent reading, at most, even on a slow file system
 _MOST_KEPT = 16  # runs, and sweeps, kept in memory
-
-
-class SweepScene(NamedTuple):
-    """A sweep at `as_of`."""
-
-    as_of: float
-    summary: SweepSummary
-    problems: tuple[ConfigError | SlurmError, ...]
 
 
 class Refreshed(Generic[T]):
@@ -127,32 +116,39 @@ class DashboardData:
     ) -> None:
         self.runs = Refreshed(look, clock)
         self._folder, self._slurm_of, self._clock = folder, slurm_of, clock
-        self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Refreshed[SweepScene]]()
+        self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Refreshed[Several]]()
+        self._reports = RecentlyUsed[Refreshed[str]]()
 
     def run(self, run_id: str) -> LiveRun:
         """Raises NotFoundError."""
 
         def live_run() -> LiveRun:
-            run = RunDir(self._folder / run_id)
-            if not is_run_id(run_id) or not is_written(self._folder, run_id):
-                raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
+            run = self._directory(run_id)
             return LiveRun(Overview(self._folder, runs=(run,), slurm_of=self._slurm_of), self._clock)
 
         return self._live.get(run_id, live_run)
 
-    def sweep(self, sweep_id: str) -> Refreshed[SweepScene]:
+    def report(self, run_id: str) -> Refreshed[str]:
+        """The report on a run, as a file without links to other files. Raises NotFoundError."""
+
+        def refreshed() -> Refreshed[str]:
+            run = self._directory(run_id)
+            return Refreshed(lambda: page(examine(run, None, self._slurm_of)), self._clock)
+
+        return self._reports.get(run_id, refreshed)
+
+    def _directory(self, run_id: str) -> RunDir:
+        if not is_run_id(run_id) or not is_written(self._folder, run_id):
+            raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
+        return RunDir(self._folder / run_id)
+
+    def sweep(self, sweep_id: str) -> Refreshed[Several]:
         """Raises NotFoundError."""
 
-        def refreshed() -> Refreshed[SweepScene]:
-            sweep, ended = SweepDir.of(self._folder, sweep_id), EndedRuns()
+        def refreshed() -> Refreshed[Several]:
+            sweep, seen = SweepDir.of(self._folder, sweep_id), Seen()
             if not is_run_id(sweep_id) or not exists(sweep.sweep_json):
                 raise NotFoundError(f"no sweep named: {sweep_id}", "see the runs with: clusterctl status")
-
-            def look() -> SweepScene:
-                record = read_sweep(sweep)
-                found = report(record.runs, self._slurm_of, ended=ended)
-                return SweepScene(found.as_of, summarise(record, found.statuses, found.as_of), found.problems)
-
-            return Refreshed(look, self._clock)
+            return Refreshed(lambda: examine_sweep(sweep, None, self._slurm_of, seen=seen), self._clock)
 
         return self._sweeps.get(sweep_id, refreshed)

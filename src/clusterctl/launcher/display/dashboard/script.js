@@ -1,4 +1,3 @@
-"use strict";
 // Refreshes the page every few seconds while it is visible.
 const SECONDS = 3;
 const trouble = document.getElementById("trouble");
@@ -22,6 +21,7 @@ async function refresh() {
   newer.querySelectorAll("details").forEach((one, place) => (one.open = open[place] === true));
   const across = [...main.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   main.replaceWith(newer);
+  makeSortable(newer);
   newer.querySelectorAll(".scroll").forEach((one, place) => (one.scrollLeft = across[place] || 0));
   if (atEnd && newer.querySelector(".log")) scrollTo(scrollX, document.documentElement.scrollHeight);
 }
@@ -34,3 +34,16 @@ async function again() {
 if (document.querySelector(".log")) scrollTo(0, document.documentElement.scrollHeight);
 document.addEventListener("visibilitychange", refresh);
 setTimeout(again, SECONDS * 1000);
+
+const search = document.getElementById("search");
+let typed;
+search?.addEventListener("input", () => {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    const address = new URL(location.href);
+    address.searchParams.set("q", search.value);
+    address.searchParams.delete("page");
+    history.replaceState(null, "", address);
+    refresh();
+  }, 250);
+});

@@ -18,6 +18,7 @@ from rich.text import Text
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import chart, drawn_curves
+from clusterctl.launcher.display.logs import label_of
 from clusterctl.launcher.display.monitor.rows import Choice, drawn_rows, in_words
 from clusterctl.launcher.display.plain import (
     as_bytes,
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.display.curves import DrawnCurve
     from clusterctl.launcher.observe.history import History, NodeHistory
-    from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.overview import Scene, Selected
-    from clusterctl.shared.record.roles import Seating
 
 
 _WIDE_COLUMNS, _WIDE_LINES = 150, 40
@@ -370,17 +369,6 @@ def _wrapped(line: str, width: int) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     cut = textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
     return cut if width > 2 * len(indent) and cut else [line]
-
-
-def label_of(line: Line, seating: Seating | None = None) -> str:
-    """The prefix of a line: r03, x32 if 32 ranks wrote the same, or `trainer r03` in a job with roles."""
-    source = line.source
-    attempt = f"a{source.attempt} " if source.attempt else ""
-    if len(line.ranks) > 1:
-        return f"{attempt}x{len(line.ranks):<2} "
-    if source.rank is None:
-        return f"{attempt}host "
-    return f"{attempt}{seating.label(source.rank) if seating else f'r{source.rank:02}'} "
 
 
 # The training pane: progress and curves.

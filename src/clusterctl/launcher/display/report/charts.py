@@ -56,11 +56,12 @@ def line_chart(
 
 
 class RunLine(NamedTuple):
-    """One of several lines in a chart: its name, shown as a tooltip, and the CSS class of its colour."""
+    """One of several lines in a chart: its name, shown as a tooltip, the CSS class of its colour, its opacity."""
 
     name: str
     style: str
     points: Sequence[Point]
+    opacity: float | None = None
 
 
 def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Markup:
@@ -71,7 +72,8 @@ def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Ma
     for line in lines:
         clipped = any(point.mean != frame.values.clip(point.mean) for point in line.points)
         style = f"{line.style}{' clipped' * clipped}"
-        drawn.append(tag("g", tag("title", line.name), _curve(line.points, frame), class_=style))
+        opacity = {"stroke_opacity": line.opacity, "fill_opacity": line.opacity}
+        drawn.append(tag("g", tag("title", line.name), _curve(line.points, frame), class_=style, **opacity))
     return svg(WIDTH, HEIGHT, label, [*frame.drawn(lambda x: f"step {x:.0f}"), *reversed(drawn)])
 
 

@@ -48,7 +48,7 @@ def table(rows: Sequence[Markup], *titles: Markup, class_: str | None = None) ->
     return tag("div", tag("table", *head, tag("tbody", join(rows)), class_=class_), class_="scroll")
 
 
-_VOID = frozenset({"meta", "link", "br", "hr"})
+_VOID = frozenset({"meta", "link", "br", "hr", "input"})
 
 
 def _escaped(text: str) -> str:
@@ -71,15 +71,11 @@ def document(title: str, *content: Markup, script: str = "") -> str:
 
     A browser that opens it requests nothing else.
     """
-    policy, code = _POLICY, Markup()
-    if script:
-        code = Markup(_ours(script))
-        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        policy += f"; script-src 'sha256-{digest}'"
+    code = Markup(_ours(script)) if script else Markup()
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy_with(script)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
         tag("style", Markup(_ours("style.css"))),
@@ -87,6 +83,14 @@ def document(title: str, *content: Markup, script: str = "") -> str:
     footer = tag("footer", tag("p", f"clusterctl {__version__}", class_="faint"))
     body = tag("body", *content, footer, *([tag("script", code)] if code else []))
     return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"
+
+
+def policy_with(script: str) -> str:
+    """The content security policy of a `document` with this script."""
+    if not script:
+        return _POLICY
+    digest = base64.b64encode(hashlib.sha256(_ours(script).encode()).digest()).decode()
+    return f"{_POLICY}; script-src 'sha256-{digest}'"
 
 
 def _ours(name: str) -> str:

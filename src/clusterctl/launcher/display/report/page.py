@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from clusterctl.launcher.api.logs import read_logs
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.diagnosis.efficiency import advise, use_of
 from clusterctl.launcher.display.explanation import explanation
@@ -16,12 +17,14 @@ from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
 from clusterctl.launcher.display.report.sections import PostMortem, section
 from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
 from clusterctl.launcher.observe.needs import used_in
 from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import exists, read_json
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
@@ -34,11 +37,11 @@ if TYPE_CHECKING:
 
 def examine(
     run: RunDir,
-    folder: Path,
+    folder: Path | None,
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
 ) -> PostMortem:
-    """Examine `run` for a report in `folder`. Raises ConfigError if the run's record cannot be read."""
+    """Examine `run` for a report in `folder` (None: without links). Raises ConfigError without a readable record."""
     found = report([run], slurm_of, clock)
     if not found.statuses:
         raise found.problems[0]
@@ -47,6 +50,10 @@ def examine(
     history.update(status.attempts)
     diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # read the events only once
     use = use_of(status, history, found.as_of, used_in(run.attempts()))
+    many = status.record.job.resources.nodes * status.record.tasks_per_node > MOST_LOGS
+    last = Logs(run, Selection(rank=0 if many else None, host=True), tail=_TAIL).read(ended=True)
+    failed = status.state.ended and status.state is not State.FINISHED
+    errors = read_logs(run, Selection(host=True), tail=_ERROR_TAIL).errors() if failed and run.attempts() else []
     return PostMortem(
         as_of=found.as_of,
         status=status,
@@ -59,6 +66,8 @@ def examine(
         findings=tuple(explanation(diagnosis)),
         problems=found.problems,
         written=read_written(run),
+        log=tuple(collapsed(last)),
+        error=errors[0] if errors else None,
     )
 
 
@@ -83,6 +92,7 @@ def page(examined: PostMortem) -> str:
     )
 
 
+_TAIL, _ERROR_TAIL = 40, 2000  # lines of each log that are read for excerpts
 _MOST_RANKS = 64
 _MOST_FILES = 100
 _DEFAULT = "default"
@@ -125,21 +135,25 @@ def configuration(examined: PostMortem) -> Markup:
 
 
 def logs(examined: PostMortem) -> Markup:
-    """Links to the logs of the ranks and the batch script."""
-    items = []
+    """Excerpts of the logs, and links to their files and the batch script."""
+    excerpts, items, folder = sections.excerpts(examined), [], examined.folder
+    if folder is None:
+        return section("Logs", *excerpts)
     for attempt in examined.status.record.run.attempts():
         paths = [("host", attempt.host_log)] if exists(attempt.host_log) else []
         files = [(rank, stream, path) for stream in ("out", "err") for rank, path in attempt.log_files(stream).items()]
         files.sort(key=lambda file: file[0])
         paths += [(f"rank {rank} {stream}", path) for rank, stream, path in files if rank < _MOST_RANKS and _size(path)]
-        links = [tag("a", name, href=link(path, examined.folder)) for name, path in paths]
+        links = [tag("a", name, href=link(path, folder)) for name, path in paths]
         more = " and more ranks in the folder" if any(rank >= _MOST_RANKS for rank, _, _ in files) else ""
         spaced = [part for one in links for part in (one, Markup(" "))]
         items.append(tag("p", tag("strong", f"attempt {attempt.number}: "), join(spaced), more))
     script = examined.status.record.run.script
     if exists(script):
-        items.append(tag("p", tag("a", "batch script", href=link(script, examined.folder))))
-    return section("Logs", *items)
+        items.append(tag("p", tag("a", "batch script", href=link(script, folder))))
+    note = tag("p", "These links work where this page was written.", class_="faint")
+    listed = tag("details", tag("summary", "complete files"), *items, note) if items else Markup()
+    return section("Logs", *excerpts, listed)
 
 
 def files(examined: PostMortem) -> Markup:
@@ -147,7 +161,8 @@ def files(examined: PostMortem) -> Markup:
     work, written = examined.status.record.run.work, examined.written
     rows = []
     for file in written.files[:_MOST_FILES]:
-        name = tag("a", file.name, href=link(work / file.name, examined.folder))
+        folder = examined.folder
+        name = tag("a", file.name, href=link(work / file.name, folder)) if folder else tag("span", file.name)
         rows.append(tag("tr", tag("td", name, class_="value"), tag("td", as_bytes(file.bytes), class_="number")))
     if not rows:
         return Markup()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
-from clusterctl.launcher.display.curves import drawn_curves, robust
-from clusterctl.launcher.display.plain import clock, compact, duration, ranks_text, share
+from clusterctl.launcher.display.curves import drawn_curves, is_flat, robust
+from clusterctl.launcher.display.logs import label_of
+from clusterctl.launcher.display.plain import as_shown, clock, compact, duration, ranges, ranks_text, share
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
@@ -19,11 +20,13 @@ from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, is_other_score, metric_of, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.launcher.api.logs import Failure
     from clusterctl.launcher.diagnosis.efficiency import Advice, Use
     from clusterctl.launcher.observe.history import History, NodeHistory
+    from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.timeline import TimelineEvent
     from clusterctl.shared.errors import ConfigError, SlurmError
@@ -31,13 +34,19 @@ if TYPE_CHECKING:
 _MOST_ATTEMPTS = 60
 _MOST_EVENTS = 80
 _MOST_NODES = 32  # drawn
+_MOST_CURVES = 24
+_MOST_LOG_LINES, _MOST_ERROR_LINES, _LONGEST_LINE = 60, 80, 400  # of excerpts
+_MOST_OPEN_RANKS = 16  # shown at once
 _MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
 _LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
 
 
 @dataclass(frozen=True)
 class PostMortem:
-    """Everything that the report on one run shows. `folder` will contain the report: links are relative to it."""
+    """Everything that the report on one run shows.
+
+    `folder` will contain the report: links are relative to it. None: the page is shown elsewhere, without links.
+    """
 
     as_of: float
     status: Status
@@ -46,10 +55,12 @@ class PostMortem:
     use: Use
     advice: tuple[Advice, ...]
     record: dict[str, Any]  # the content of run.json: versions, git, origins
-    folder: Path
+    folder: Path | None
     findings: tuple[str, ...] = ()  # the lines of `why`
     problems: tuple[ConfigError | SlurmError, ...] = ()
     written: Written = field(default_factory=Written)  # the program's files in its working directory
+    log: tuple[Line, ...] = ()  # the last lines
+    error: Failure | None = None  # the first one
 
 
 def section(title: str, *content: Markup) -> Markup:
@@ -77,6 +88,7 @@ def summary(examined: PostMortem) -> Markup:
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
         ("Slurm job", status.job_id or ""),
+        ("cluster", status.record.cluster.name),
         ("note", status.record.job.note or ""),
         ("tags", ", ".join(status.record.job.tags)),
     )
@@ -204,18 +216,24 @@ def _between(start: float | None, end: float | None) -> str:
 
 def curves(examined: PostMortem) -> Markup:
     """A chart for every metric over the steps, with a band for the range summarized in each point."""
-    figures = []
-    for drawn in drawn_curves(examined.history)[:24]:
+    figures: list[Markup] = []
+    flat = []
+    for drawn in drawn_curves(examined.history):
         points = drawn.curve.points()
         if not points:
             continue
+        if is_flat(points):
+            flat.append((drawn.title, compact(points[-1].mean)))
+            continue
+        if len(figures) == _MOST_CURVES:
+            break
         marks = [] if drawn.over_time else [one.step for one in examined.history.resumptions]
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
         broken = f", not a number {drawn.curve.broken} times" if drawn.curve.broken else ""
         caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
-        chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
+        chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text, floor=drawn.floor)
         figures.append(tag("figure", caption, chart))
     notes = []
     if examined.history.resumptions:
@@ -226,11 +244,40 @@ def curves(examined: PostMortem) -> Markup:
         )
     if examined.history.sampled:
         notes.append(tag("p", "The curves show a sample: there are too many data points.", class_="faint"))
-    return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
+    charts = tag("div", join(figures), class_="charts") if figures else Markup()
+    return section("Curves", charts, *notes, constant(flat))
+
+
+def constant(values: Sequence[tuple[str, str]]) -> Markup:
+    """The curves that do not change, as numbers rather than charts."""
+    cells = [tag("span", f"{title} ", tag("strong", value)) for title, value in values]
+    return tag("div", "Constant:", join(cells), class_="legend") if cells else Markup()
+
+
+def excerpts(examined: PostMortem) -> list[Markup]:
+    """The first error and the last lines of the logs, so that they can be read where the files are not."""
+    shown = []
+    if error := examined.error:
+        whose = f"rank {', '.join(ranges(error.ranks, 1)[:3])}, " if error.ranks else ""
+        lines = error.text.split("\n")
+        cut = ["..."] if len(lines) > _MOST_ERROR_LINES else []
+        text = "\n".join(_short(line) for line in [*cut, *lines[-_MOST_ERROR_LINES:]])
+        shown += [tag("p", f"The first error, {whose}attempt {error.attempt}:"), tag("pre", text)]
+    if examined.log:
+        several = len({line.source.rank for line in examined.log}) > 1
+        seating = examined.status.record.seating
+        lines = [(label_of(line, seating) if several else "") + _short(as_shown(line.text)) for line in examined.log]
+        shown += [tag("p", "The last lines:"), tag("pre", "\n".join(lines[-_MOST_LOG_LINES:]))]
+    return shown
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
 
 def machines(examined: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over time, and its ranks; if there are many nodes, the idlest."""
+    flat: list[tuple[str, str]] = []
     figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
     shown = nodes
     if len(nodes) > _MOST_NODES:
@@ -255,6 +302,9 @@ def machines(examined: PostMortem) -> Markup:
                     for point in points
                 ]
             mean = sum(point.mean for point in points) / len(points)
+            if is_flat(points):
+                flat.append((f"{node.name}: {what}", text.format(mean)))
+                continue
             caption = tag("figcaption", f"{node.name}: {what}", tag("span", f"  mean {text.format(mean)}"))
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
@@ -262,7 +312,8 @@ def machines(examined: PostMortem) -> Markup:
     note = (
         f"The {len(shown)} of {len(nodes):,} nodes with the lowest GPU utilisation." if len(shown) < len(nodes) else ""
     )
-    return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
+    shown_note = tag("p", note, class_="faint") if note else Markup()
+    return section("Nodes and ranks", *charts, constant(flat), shown_note, _ranks(examined))
 
 
 def _ranks(examined: PostMortem) -> Markup:
@@ -290,7 +341,12 @@ def _ranks(examined: PostMortem) -> Markup:
     titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
     notes = ["Red: ranks that slow the others down."] if slow else []
     notes += [f"The {len(shown)} slowest of {len(known):,} ranks."] if len(shown) < len(known) else []
-    return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
+    faint = [tag("p", note, class_="faint") for note in notes]
+    if len(rows) <= _MOST_OPEN_RANKS:
+        return join([table(rows, *titles), *faint])
+    first = [row for (rank, _), row in zip(shown, rows, strict=True) if rank in slow]
+    ranks = tag("details", tag("summary", f"{len(rows)} ranks"), table(rows, *titles))
+    return join([*([table(first, *titles)] if first else []), *faint, ranks])
 
 
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
@@ -310,8 +366,27 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
 
 
 def state_class(stage: State) -> str:
-    """The CSS class of a state."""
-    return "good" if stage is State.FINISHED else "bad" if stage.ended else "waits"
+    """The CSS class of a state, by what it means: only a failure is red."""
+    return _CLASSES.get(stage, "alive")
+
+
+_CLASSES = {
+    State.QUEUED: "waits",
+    State.FINISHED: "good",
+    State.FAILED: "bad",
+    State.LOST: "bad",
+    State.PREEMPTED: "stopped",
+    State.TIMED_OUT: "stopped",
+    State.CANCELLED: "cancelled",
+}
+
+
+def counted(counts: Mapping[State, int]) -> Markup:
+    """The number of runs in each state, in lifecycle order."""
+    parts = [
+        tag("span", f"{counts[one]} {one}", class_=f"stage {state_class(one)}") for one in State if counts.get(one)
+    ]
+    return join([part for one in parts for part in (one, Markup(" "))])
 
 
 def moment(seconds: float) -> str:
