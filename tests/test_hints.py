@@ -16,6 +16,7 @@ import pytest
 from clusterctl.launcher import cli
 
 SOURCE = Path(cli.__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 HOLE = "§"  # in place of a value that is known only when the hint is made
 # What the user must fill in, since nothing typed so far names it. Every other hint works as it is.
 PLACEHOLDERS = {
@@ -89,3 +90,11 @@ def test_a_suggested_command_exists_with_its_options(place: str, command: str) -
     given = [re.split(f"[={HOLE}]", word)[0] for word in typed if re.match(r"--?[a-zA-Z]", word)]
     unknown = [option for option in given if option not in names]
     assert not unknown, f"{place}: clusterctl {command}: no such option: {', '.join(unknown)}"
+
+
+def test_no_text_asks_to_install_clusterctl_from_an_index_where_the_name_may_be_another_projects() -> None:
+    asking = re.compile(r"(install|inject|add|--with)\b[^;|&]*[\s'\"]clusterctl(\[|[\s'\"]|$)")
+    assert asking.search("pip install 'clusterctl[dashboard]'")
+    assert [place for path in SOURCE.rglob("*.py") for _, place in texts(path) if asking.search(place)] == []
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert [line for page in pages for line in page.read_text().splitlines() if asking.search(line)] == []

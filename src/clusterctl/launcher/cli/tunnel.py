@@ -43,7 +43,7 @@ def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
 
     Only a PORT on which a program of RUN listens can be reached. This machine listens on its loopback interface, and
     other users cannot connect there. The connections pass through a step of RUN's job, and over ssh if the cluster file
-    has a host: nothing else listens anywhere.
+    has a host, where they need no port on the login node.
 
     \b
     Examples:

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, quote
 from clusterctl.launcher.display.dashboard import pages
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, reason
+from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:
 try:
     import waitress
 except ImportError:
-    raise UsageError("dashboard needs waitress", "pip install 'clusterctl[dashboard]'") from None
+    raise UsageError("dashboard needs waitress", adding("waitress")) from None
 
 
 _LOOPBACK = "127.0.0.1"
