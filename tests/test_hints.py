@@ -93,8 +93,10 @@ def test_a_suggested_command_exists_with_its_options(place: str, command: str) -
 
 
 def test_no_text_asks_to_install_clusterctl_from_an_index_where_the_name_may_be_another_projects() -> None:
-    asking = re.compile(r"(install|inject|add|--with)\b[^;|&]*[\s'\"]clusterctl(\[|[\s'\"]|$)")
-    assert asking.search("pip install 'clusterctl[dashboard]'")
+    asking = re.compile(r"\b(pip|pipx|uv|tool) (install|add)( [^\s:;|&]+)* [`'\"]?clusterctl(\[|==|[\s'\"`]|$)")
+    assert asking.search("pip install --user 'clusterctl[dashboard]'")
+    assert asking.search("or use: uv tool install clusterctl")
+    assert not asking.search("pip install wandb, or use: clusterctl track RUN")
     assert [place for path in SOURCE.rglob("*.py") for _, place in texts(path) if asking.search(place)] == []
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     assert [line for page in pages for line in page.read_text().splitlines() if asking.search(line)] == []
