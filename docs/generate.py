@@ -23,13 +23,16 @@ def reference() -> dict[Path, str]:
     """File -> its text."""
     sys.path.insert(0, str(DOCS))
     from guide_index import GuideIndex
-    from reference_commands import command_pages
+    from reference_commands import command_pages, man_pages
     from reference_keys import key_pages
+
+    from clusterctl import __version__
 
     guides = GuideIndex.of(DOCS / "guides", seen_from="../../guides")
     pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
+        **{DOCS / "man" / name: text for name, text in man_pages(__version__).items()},
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         SCHEMAS.parent / "launcher" / "cli" / "commands.json": commands_file(),
