@@ -69,9 +69,9 @@ def test_the_index_of_decisions_lists_every_page_and_every_former_number() -> No
 def test_the_manual_pages_are_formatted_without_a_warning_and_with_every_option() -> None:
     pages = sorted((ROOT / "docs" / "man").glob("*.1"))
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-P-c", "-rLL=200n", *pages], capture_output=True, text=True, check=True
+        ["groff", "-man", "-Tascii", "-ww", "-P-c", "-rLL=200n", *pages], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
-    help_ = subprocess.run([sys.executable, "-m", "clusterctl", "submit", "--help"], capture_output=True, text=True)
-    for option in {*re.findall(r"--[a-z][a-z-]+", help_.stdout)}:
+    listed = " ".join(re.findall("<code>(.*?)</code>", (ROOT / "docs/reference/commands/submit.md").read_text()))
+    for option in {*re.findall(r"--[a-z][a-z-]+", listed)}:
         assert option in done.stdout, option
