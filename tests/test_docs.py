@@ -72,6 +72,7 @@ def test_the_manual_pages_are_formatted_without_a_warning_and_with_every_option(
         ["groff", "-man", "-Tascii", "-ww", "-P-c", "-rLL=200n", *pages], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
+    text = re.sub(".\b", "", done.stdout)  # bold is struck twice
     listed = " ".join(re.findall("<code>(.*?)</code>", (ROOT / "docs/reference/commands/submit.md").read_text()))
     for option in {*re.findall(r"--[a-z][a-z-]+", listed)}:
-        assert option in done.stdout, option
+        assert option in text, option
