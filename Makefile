@@ -112,7 +112,7 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
+	$(BIN)/shellcheck --shell=bash .ci/run .ci/release tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launcher/submission/*.sh # their variables are set by the generated part
 	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts
 	$(BIN)/shellcheck --exclude=SC2016,SC2034,SC2054,SC2154 tests/launch/golden/generated/*.sh # without the fixed parts
@@ -152,6 +152,17 @@ docs: setup ## Write the generated reference and the pictures again, from real r
 site: $(SITE)/.ready ## Build the documentation site; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
 
+RELEASE := .venv-release
+$(RELEASE)/.ready: Makefile
+	$(call NEW_VENV,$(RELEASE))
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0 cyclonedx-bom==7.5.0
+	@touch $@
+
+.PHONY: release
+release: setup $(RELEASE)/.ready ## Build wheel and sdist in dist/ reproducibly, try both, with checksums and an SBOM
+	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.launcher.containers.wheels '$(TORCH)') && \
+	.ci/release "$(CURDIR)/$(RELEASE)/bin/python" $$options '$(TORCH)'
+
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) $(SITE) $(RELEASE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

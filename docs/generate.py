@@ -23,10 +23,11 @@ def reference() -> dict[Path, str]:
     """File -> its text."""
     sys.path.insert(0, str(DOCS))
     from guide_index import GuideIndex
-    from reference_commands import command_pages
+    from reference_commands import command_pages, man_pages
     from reference_keys import key_pages
     from reference_python import python_page
 
+    from clusterctl import __version__
     from clusterctl.launcher.api.agents.skill import reference_text, skill_text
 
     guides = GuideIndex.of(DOCS / "guides", seen_from="../../guides")
@@ -34,6 +35,7 @@ def reference() -> dict[Path, str]:
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
         DOCS / "reference" / "python.md": python_page(),
+        **{DOCS / "man" / name: text for name, text in man_pages(__version__).items()},
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         DOCS / "reference" / "agent-tools.md": reference_text(),

@@ -33,6 +33,48 @@ def command_pages(guides: GuideIndex) -> dict[str, str]:
     return {"index.md": INTRODUCTION + "".join(rows), **pages}
 
 
+def man_pages(version: str) -> dict[str, str]:
+    """Name of the manual page -> its text, in the macros of man(7)."""
+    top = root()
+    commands = {"clusterctl": top, **dict(commands_below(top))}
+    return {f"{path.replace(' ', '-')}.1": _man_page(path, *found, version) for path, found in commands.items()}
+
+
+def _man_page(path: str, command: click.Command, context: click.Context, version: str) -> str:
+    name = path.replace(" ", "-")
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines = [f'.TH "{_roff(name.upper())}" 1 "" "clusterctl {version}" "clusterctl"', ".SH NAME"]
+    lines += [rf"{_roff(name)} \- {_roff(command.get_short_help_str(200))}", ".SH SYNOPSIS", f".B {_roff(path)}"]
+    lines += [_roff(usage), ".SH DESCRIPTION"]
+    for paragraph in _description(command.help or ""):
+        if paragraph.startswith("```"):
+            lines += [".nf", *map(_roff, paragraph.splitlines()[1:-1]), ".fi"]
+        elif paragraph.startswith("## "):
+            lines.append(f".SH {paragraph[3:].upper()}")
+        else:
+            lines += [".PP", _roff(re.sub(r"\\([*<\\\[_])", r"\1", paragraph))]
+    options = [(names, text) for names, text in option_texts(command, context)]
+    for title, items in (("OPTIONS", options), ("COMMANDS", _commands_of(command, context))):
+        lines += [f".SH {title}"] if items else []
+        for names, text in items:
+            lines += [".TP", f".B {_roff(names)}", _roff(" ".join(text.split()))]
+    above = path.rpartition(" ")[0].replace(" ", "-")
+    lines += [".SH SEE ALSO", f".BR {_roff(above)} (1)"] if above else []
+    return "\n".join(lines) + "\n"
+
+
+def _commands_of(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    names = command.list_commands(context) if isinstance(command, click.Group) else []
+    found = {name: command.get_command(context, name) for name in names} if isinstance(command, click.Group) else {}
+    return [(name, one.get_short_help_str(200)) for name, one in found.items() if one]
+
+
+def _roff(text: str) -> str:
+    """`text` for roff: no escapes, hyphens that can be copied, and no line that looks like a request."""
+    text = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
+    return rf"\&{text}" if text.startswith(".") else text
+
+
 def root() -> tuple[click.Command, click.Context]:
     from clusterctl.launcher.cli import clusterctl
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,16 @@ def test_the_index_of_decisions_lists_every_page_and_every_former_number() -> No
     listed = re.findall(r"^- \[[^]]+\]\(([\w-]+\.md)\)", index, re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.md") if path.stem != "index")
     assert [int(number) for number in re.findall(r"^\| (\d+) \|", index, re.MULTILINE)] == [*range(1, 83)]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff")
+def test_the_manual_pages_are_formatted_without_a_warning_and_with_every_option() -> None:
+    pages = sorted((ROOT / "docs" / "man").glob("*.1"))
+    done = subprocess.run(
+        ["groff", "-man", "-Tascii", "-ww", "-P-c", "-rLL=200n", *pages], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    text = re.sub(".\b", "", done.stdout)  # bold is struck twice
+    listed = " ".join(re.findall("<code>(.*?)</code>", (ROOT / "docs/reference/commands/submit.md").read_text()))
+    for option in {*re.findall(r"--[a-z][a-z-]+", listed)}:
+        assert option in text, option

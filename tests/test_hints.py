@@ -16,6 +16,7 @@ import pytest
 from clusterctl.launcher import cli
 
 SOURCE = Path(cli.__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 HOLE = "§"  # in place of a value that is known only when the hint is made
 # What the user must fill in, since nothing typed so far names it. Every other hint works as it is.
 PLACEHOLDERS = {
@@ -109,3 +110,13 @@ def wrong_in(place: str, words: list[str]) -> str:
     given = [re.split(f"[={HOLE}]", word)[0] for word in typed if re.match(r"--?[a-zA-Z]", word)]
     unknown = [option for option in given if option not in names]
     return f"{place}: clusterctl {command}: no such option: {', '.join(unknown)}" if unknown else ""
+
+
+def test_no_text_asks_to_install_clusterctl_from_an_index_where_the_name_may_be_another_projects() -> None:
+    asking = re.compile(r"\b(pip|pipx|uv|tool) (install|add)( [^\s:;|&]+)* [`'\"]?clusterctl(\[|==|[\s'\"`]|$)")
+    assert asking.search("pip install --user 'clusterctl[dashboard]'")
+    assert asking.search("or use: uv tool install clusterctl")
+    assert not asking.search("pip install wandb, or use: clusterctl track RUN")
+    assert [place for path in SOURCE.rglob("*.py") for _, place in texts(path) if asking.search(place)] == []
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert [line for page in pages for line in page.read_text().splitlines() if asking.search(line)] == []

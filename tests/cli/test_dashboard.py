@@ -25,4 +25,4 @@ def test_without_its_server_library_it_prints_what_to_install(desk: Desk, monkey
     monkeypatch.delitem(sys.modules, "clusterctl.launcher.display.dashboard.application", raising=False)
     code, out, err = desk.type("dashboard")
     assert (code, out) == (2, "")
-    assert err == "error: dashboard needs waitress\nhint: pip install 'clusterctl[dashboard]'\n"
+    assert err == f"error: dashboard needs waitress\nhint: {sys.executable} -m pip install waitress\n"

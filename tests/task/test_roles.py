@@ -99,7 +99,7 @@ def test_a_stranger_takes_no_part_and_disturbs_nobody(
             stranger.shutdown(socket.SHUT_WR)
             while stranger.recv(1024):
                 pass
-    monkeypatch.setattr(roles.secret, "read", lambda attempt: b"x" * 32)  # noqa: ARG005
+    monkeypatch.setattr(roles.secret, "read", lambda attempt: b"x" * 32)
     channel = roles._connected(attempt, 1)
     channel.send({"kind": "joined", "host": "evil", "port": 1, "meeting": 1})
     with pytest.raises(OSError):

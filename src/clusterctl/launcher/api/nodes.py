@@ -21,7 +21,7 @@ from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError, Wait
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import IO
 
     from clusterctl.launcher.api.run import Run
@@ -141,11 +141,11 @@ def give_back(job_id: str, cluster: str | None = None) -> None:
 
 
 def beside(
-    run: Run, rank: int = 0, command: tuple[str, ...] = (), *, terminal: bool = False
+    run: Run, rank: int = 0, command: Sequence[str] | Callable[[int], Sequence[str]] = (), *, terminal: bool = False
 ) -> tuple[list[str], Mapping[str, str]]:
     """The command line and environment of an srun for `command`, or a shell, in the container of `rank`.
 
-    The run is not interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the
+    `command` may be a function of the PID of the rank's process, whose program is a Python. The run is not interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the
     rank has not started yet.
     """
     status = run.status()
@@ -167,7 +167,8 @@ def beside(
         "--ntasks=1",
         "--mem=0",
     ]
-    flags += ["--mpi=none", "--job-name=attach", *(["--pty"] if terminal else [])]
+    flags += ["--mpi=none", "--job-name=attach", "--pty" if terminal else "--unbuffered"]
+    command = command(began.pid) if callable(command) else command
     words = ["bash", "-c", part("attach.sh"), "attach", str(began.pid), *command]
     return [slurm.path_of("srun"), *flags, *words], slurm.environment
 

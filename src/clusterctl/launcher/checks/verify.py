@@ -85,7 +85,8 @@ def tracker_rules(found: Surroundings) -> Iterator[Check]:
     if found.wanted is None:
         return
     for name in found.wanted.missing_trackers:
-        hint = f"pip install 'clusterctl[{name}]', or set track.where=login and use: clusterctl track RUN"
+        package = {"mlflow": "mlflow-skinny"}.get(name, name)
+        hint = f"pip install {package}, or set track.where=login and use: clusterctl track RUN"
         yield warn("track", f"track.{name}: {name} is not installed in the Python that copies the metrics", hint)
 
 

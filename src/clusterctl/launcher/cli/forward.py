@@ -23,12 +23,14 @@ from clusterctl.launcher.api.remote.payload import Payload, load_payload, payloa
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.foreign import ForeignOutput
+from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
+    from clusterctl.launcher.api.tunnel import ListeningEnd
 
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000
@@ -69,6 +71,7 @@ class Manner:
     session: bool = False  # it is a program that the user talks to, and cannot be repeated
     output: str = ""  # the end of the name of the file that it writes, on this machine
     opens: str = ""  # the flag with which a browser of this machine shows that file
+    tunnel: Callable[[Mapping[str, Any]], ListeningEnd] | None = None  # makes the end here of a tunnel from there
     port: bool = False  # it prints an address, whose port is forwarded to this machine
 
 
@@ -90,6 +93,8 @@ class Forwarded:
             return self._write_here()
         if self.manner.port:
             return self._show_dashboard()
+        if self.manner.tunnel:
+            return self._open_tunnel(self.manner.tunnel(self.values))
         code = self._talk(self.words)
         if code or self._waits_for is None:
             return code
@@ -196,13 +201,23 @@ class Forwarded:
             if brought:
                 api.leave_port(host, here, brought[-1])
 
+    def _open_tunnel(self, end: ListeningEnd) -> int:
+        """Let the command there connect to the node, and this machine listen."""
+        with end.in_background() as (given, put):
+            code = self._talk(self.words, output=put, given=given)
+        if end.ended:
+            click.echo(plain(f"the tunnel ended with rank {self.values['rank']}: {end.ended}"), err=True)
+        return 0 if end.ended else code
+
     def _talk(
         self,
         words: Sequence[str],
         *,
         repeat: api.Repeat | None = None,
         output: Callable[[bytes], Any] | None = None,
+        given: int | None = None,
     ) -> int:
+        """Send the request. `output` takes what the command prints there, `given` is a pipe to its input."""
         payload, repeat = (None, repeat) if repeat else (self._payload, self._repeat)
         size = shutil.get_terminal_size()
         terminal = api.Terminal(
@@ -212,18 +227,23 @@ class Forwarded:
             columns=size.columns,
             lines=size.lines,
         )
-        interactive = self._is_interactive
         asked = api.request(
-            self.place, words, payload, terminal=terminal, interactive=interactive, once=repeat is api.Repeat.ONCE
+            self.place,
+            words,
+            payload,
+            terminal=terminal,
+            interactive=self._is_interactive,
+            once=repeat is api.Repeat.ONCE,
         )
+        interactive = self._is_interactive and given is None  # whether it reads the keys
         with _forwarded_terminal(interactive=interactive) as signals:
             callbacks = api.Callbacks(
                 output or _to(1, filtered=not interactive),
                 _to(2, filtered=not interactive),
                 answer=self._answer,
                 notice=_notice,
-                input=0 if interactive else None,
-                signals=signals,
+                input=0 if interactive else given,
+                signals=signals if given is None else None,
             )
             return api.Conversation(
                 self.place.host, self.place.cluster.remote_python, asked, callbacks, repeat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,10 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
     cluster = read_values(Cluster, values, path)
+    if sys.platform != "linux" and cluster.kind != "slurm" and (client_data() or not cluster.host):
+        system = {"darwin": "macOS"}.get(sys.platform, sys.platform)
+        hint = "choose a cluster whose file has a `host`: clusterctl config list"
+        raise UsageError(f"cluster {cluster.name}: this machine runs {system}, and jobs run on Linux only", hint)
     return replace(cluster, host=None, remote_python=None) if client_data() else cluster  # this machine is the host
 
 

@@ -20,10 +20,10 @@ _HOME = "export HOME=FOLDER, a folder that you own: runs, state and caches go be
 
 def _own_folder(kind: str) -> Path:
     """The user's folder for "config", "data", "state" or "cache": its XDG variable, else a folder below HOME."""
-    from platformdirs import PlatformDirs
+    from platformdirs.unix import Unix  # on macOS, too: the same files as on the clusters
 
     try:
-        return Path(getattr(PlatformDirs("clusterctl"), f"user_{kind}_dir")).expanduser()  # 4.3 does not expand `~`
+        return Path(getattr(Unix("clusterctl"), f"user_{kind}_dir")).expanduser()  # 4.3 does not expand `~`
     except RuntimeError as error:
         raise ConfigError(f"HOME is not set, and user {os.geteuid()} has no home folder", _HOME) from error
 

@@ -230,10 +230,12 @@ class EmulatedStep:
                 del self.streams[reader]
 
     def _input(self) -> str:
-        """What all tasks read: srun's own standard input, read to its end as it may be a pipe."""
+        """What all tasks read: srun's own standard input, read to its end first if it is a pipe to several tasks."""
         mode = os.fstat(0).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)) or self.options.get("input", "all") == "none":
             return os.devnull
+        if sum(self.counts) == 1:  # as it arrives
+            return f"/proc/{os.getpid()}/fd/0"
         copy = os.memfd_create("stdin")
         while block := os.read(0, 65536):
             os.write(copy, block)

@@ -15,6 +15,7 @@ done <"/proc/$pid/environ"
 if [ "$(readlink "/proc/$pid/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; then
   cd "/proc/$pid/cwd" && cd "$(pwd -P)" && exec "$@"
 fi
-user=()
-[ "$(readlink "/proc/$pid/ns/user")" = "$(readlink /proc/self/ns/user)" ] || user=(--user --preserve-credentials)
-exec nsenter --target "$pid" "${user[@]}" --mount --root --wd -- "$@"
+joined=()
+[ "$(readlink "/proc/$pid/ns/user")" = "$(readlink /proc/self/ns/user)" ] || joined=(--user --preserve-credentials)
+[ "$(readlink "/proc/$pid/ns/net")" = "$(readlink /proc/self/ns/net)" ] || joined+=(--net)
+exec nsenter --target "$pid" "${joined[@]}" --mount --root --wd -- "$@"

@@ -19,6 +19,7 @@ from clusterctl.launcher.observe.measurements import measurements_in
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.once import leased
 from clusterctl.shared.record.vocabulary import Role, metric_of
 from clusterctl.shared.spec import to_record
@@ -121,11 +122,11 @@ def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
         module = importlib.import_module(f"clusterctl.launcher.trackers.to_{name}")
         sink: Sink = module.open_sink(record, bookmark)
     except ModuleNotFoundError as error:
-        missing = f"{name} is not installed"
+        missing, package = f"{name} is not installed", {"mlflow": "mlflow-skinny"}.get(name, name)
         if client_data():  # clusterctl alone was uploaded, for the login node's Python
             hint = "copy from the node, whose Python may have it: --set track.where=node"
             raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
-        raise ConfigError(f"{missing} here: no module {error.name}", f"pip install 'clusterctl[{name}]'") from error
+        raise ConfigError(f"{missing} here: no module {error.name}", adding(package)) from error
     return sink
 
 

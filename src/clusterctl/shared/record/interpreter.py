@@ -42,3 +42,19 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
             if not found[name]:  # an empty value may have a meaning, too
                 del found[name]
     return found
+
+
+def adding(*packages: str) -> str:
+    """The command to type that installs packages of others beside this Python.
+
+    clusterctl itself is never named: an index may have another project's package of that name.
+    """
+    import shlex
+    import shutil
+    import sys
+    from importlib.util import find_spec
+
+    if find_spec("pip") is None and shutil.which("uv"):  # as in the environment that `uv tool install` makes
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *packages])
+    pip = shlex.join([sys.executable, "-m", "pip", "install", *packages])
+    return pip if find_spec("pip") else f"{shlex.join([sys.executable, '-m', 'ensurepip'])} && {pip}"

@@ -26,6 +26,7 @@ from clusterctl.launcher.display.report.markup import policy_with
 from clusterctl.launcher.display.report.several import SCRIPT
 from clusterctl.launcher.display.report.several import page as several_page
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, reason
+from clusterctl.shared.record.interpreter import adding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -175,7 +176,7 @@ def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:
 try:
     import waitress
 except ImportError:
-    raise UsageError("dashboard needs waitress", "pip install 'clusterctl[dashboard]'") from None
+    raise UsageError("dashboard needs waitress", adding("waitress")) from None
 
 
 _LOOPBACK = "127.0.0.1"
