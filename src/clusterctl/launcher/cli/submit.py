@@ -117,6 +117,8 @@ class Request:
 
     def check(self) -> None:
         """Raise UsageError for options that cannot be combined."""
+        if self.probe:
+            self.check_probe()
         options.check_waiting(self.hold, self.follow, self.wait, self.timeout, dry_run=bool(self.dry_run))
         if self.is_sweep:
             self.check_sweep("--sweep")
@@ -246,7 +248,6 @@ def submit(**typed: Any) -> None:
     request = Request.of(typed)
     request.check()
     if request.probe:
-        request.check_probe()
         _probe(request)
         return
     if request.is_sweep:
@@ -299,6 +300,7 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     from clusterctl.launcher.display.plain import plain
 
     request = Request.of(typed)
+    request.check()
     if request.in_allocation or any(request.waits_for.values()):
         given = "--in-allocation" if request.in_allocation else "--after"
         raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
