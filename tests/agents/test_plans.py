@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -189,3 +190,11 @@ def test_a_run_that_has_moved_on_is_not_continued_by_an_old_plan(desk: Desk, pla
     with pytest.raises(ClusterctlError):
         plans.apply(second)
     assert desk.asked("sbatch") == 2
+
+
+def test_a_stage_is_not_continued_since_others_would_start_with_it(desk: Desk, plans: Plans) -> None:
+    run = plans.apply(plans.plan_submit("./job.toml")["token"])["run"]
+    record = desk.runs / run / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "stage": "train"}))
+    with pytest.raises(UsageError, match="later stages of its job would start"):
+        plans.plan_resume(run)

@@ -255,8 +255,12 @@ def propose_submit(
 def propose_again(action: str, run: str, cluster: str | None = None, *, overrides: Sequence[str] = ()) -> Proposal:
     """What `rerun` or `resume`, the `action`, would do with `run`. Raises what they raise."""
     from clusterctl.launcher.api.submitting import rerun, resume
+    from clusterctl.launcher.observe.run_record import read_record
 
     directory = _found(run, cluster).directory
+    if action == "resume" and read_record(directory).stage:
+        hint = f"the user can: clusterctl resume {run}"
+        raise UsageError(f"{run} is a stage: with it, the later stages of its job would start, too", hint)
     found = (rerun.plan if action == "rerun" else resume.plan)(directory, cluster, overrides=overrides)
     state = f"{directory.snapshot.name} {len(directory.attempts())}"
     return _proposal(action, found, state, shlex.join(["clusterctl", *typed(action, run, cluster, overrides)]), run)
