@@ -166,4 +166,4 @@ def test_a_page_needs_no_log_of_rank_0(examined) -> None:
     record = json.loads(run.run_json.read_text())
     record["job"]["resources"] |= {"nodes": 9, "tasks_per_node": 8}
     run.run_json.write_text(json.dumps(record))
-    assert "<h2>Logs</h2>" in page(examine(run, None, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
+    assert "<h2>Phases</h2>" in page(examine(run, None, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))

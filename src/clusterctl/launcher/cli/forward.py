@@ -151,13 +151,14 @@ class Forwarded:
 
     def _write_here(self) -> int:
         """Let the command print its file there, and write it on this machine."""
-        start = options.browser() if self.manner.opens and self.values[self.manner.opens] else None
+        opened = bool(self.manner.opens and self.values[self.manner.opens])
+        if opened and self.values["output"] == "-":
+            raise UsageError("--open needs a file", "leave out --output -")
+        start = options.browser() if opened else None
         name = self.values["names"][0] if "names" in self.values else self.values["name"]
         output = self.values["output"] or f"{Path(name).name.lstrip('@')}{self.manner.output}"
         far = [*_without(_without(self.words, "--output"), "--open"), "--output", "-"]
         if output == "-":
-            if start:
-                raise UsageError("--open needs a file", "leave out --output -")
             return self._talk(far)
         check_output(Path(output), f"{click.get_current_context().info_name}{self.manner.output}")
         if not self.values.get("force", True) and Path(output).exists():

@@ -47,9 +47,9 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, opene
       clusterctl report cora-20260102 @last --output both.html
       clusterctl report cora-20260131-120000-1a2b --metric val_accuracy
     """
-    start = browser() if opened else None
-    if start and output == "-":
+    if opened and output == "-":
         raise UsageError("--open needs a file", "leave out --output -")
+    start = browser() if opened else None
     from clusterctl.launcher.display.report import archive
     from clusterctl.launcher.display.report.markup import write_text
 
