@@ -39,7 +39,9 @@ def loaded(text: str) -> Cluster:
     return load_cluster("./mine.toml")
 
 
-DEFAULTS = 'partition = "gpu"\naccount = "site"\npolling_floor = "30s"\n[env]\nHTTPS_PROXY = "http://proxy"\nA = "site"\n'
+DEFAULTS = (
+    'partition = "gpu"\naccount = "site"\npolling_floor = "30s"\n[env]\nHTTPS_PROXY = "http://proxy"\nA = "site"\n'
+)
 
 
 def test_users_files_win_key_by_key_and_the_rest_comes_from_the_site(site: Site) -> None:
@@ -63,7 +65,9 @@ def test_without_the_file_nothing_changes_and_with_it_config_list_shows_it(site:
     assert ("site", "", path) in places()
 
 
-@pytest.mark.parametrize("damage", ["file of another user", "folder of another user", "writable file", "writable folder"])
+@pytest.mark.parametrize(
+    "damage", ["file of another user", "folder of another user", "writable file", "writable folder"]
+)
 def test_a_file_that_others_can_change_is_refused_by_name(site: Site, damage: str) -> None:
     path = site(DEFAULTS)
     target = path if "file" in damage else path.parent

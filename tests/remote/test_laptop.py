@@ -61,7 +61,7 @@ def test_every_command_works_from_a_laptop_without_proc(stage: FarStage, tmp_pat
     run = call("submit", "--nodes", "2", "--", "python", "train.py").strip()
     stage.wait_for_stage(RunDir(stage.runs / run), "training")
     assert run in call("status")
-    assert json.loads(call("status", run, "-o", "json"))["runs"][0]["run"] == run
+    assert json.loads(call("status", run, "-o", "json"))["runs"][0]["id"] == run
     assert "trained" in call("logs", run)
     assert "node2" in call("attach", run, "--rank", "1", "--", "printenv", "SLURMD_NODENAME")
     for words in (
@@ -90,6 +90,8 @@ echo "${{COMPREPLY[@]}}"
 complete -p clusterctl
 """
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "--norc", "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "status submit\ncomplete -o bashdefault -F _clusterctl clusterctl\n"
     assert done.stderr == ""

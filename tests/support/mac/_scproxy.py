@@ -1,2 +1,6 @@
-def _get_proxies(): return {}
-def _get_proxy_settings(): return {}
+def _get_proxies():
+    return {}
+
+
+def _get_proxy_settings():
+    return {}

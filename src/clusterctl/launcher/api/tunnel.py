@@ -75,7 +75,9 @@ class ListeningEnd:
         try:
             asyncio.run(self._run(incoming, outgoing))
         except ends.Broken as error:
-            raise HostError(f"invalid data from the other end of the tunnel: {error}", "run the command again") from None
+            raise HostError(
+                f"invalid data from the other end of the tunnel: {error}", "run the command again"
+            ) from None
         finally:
             self._listener.close()
 
@@ -193,6 +195,4 @@ def open_tunnel(end: ListeningEnd, run: Run, rank: int, port: int) -> None:
             process.terminate()
             process.wait()
     if not end.ended:
-        raise SlurmError(
-            f"the tunnel's step ended with exit code {process.returncode}", f"clusterctl status {run.id}"
-        )
+        raise SlurmError(f"the tunnel's step ended with exit code {process.returncode}", f"clusterctl status {run.id}")

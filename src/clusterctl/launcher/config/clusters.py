@@ -67,7 +67,9 @@ def _over_site_defaults(values: Values) -> Values:
     for path in (SITE_FILE, SITE_FILE.parent):
         status = path.stat()
         if status.st_uid != 0 or is_open(status.st_mode):
-            raise ConfigError(f"others than root can change it: {path}", f"as root: chown root {path}; chmod go-w {path}")
+            raise ConfigError(
+                f"others than root can change it: {path}", f"as root: chown root {path}; chmod go-w {path}"
+            )
     defaults = read_toml(SITE_FILE)
     for key in _OF_USERS:
         if defaults.get((key,)) is not None:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.launcher.config import cache_folder, shipped_folder
 from clusterctl.shared.errors import HostError
-from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.ownership import make_private
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ def _dependencies() -> Iterator[tuple[str, Path]]:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             if name in _NEEDED:
-                raise HostError(
-                    f"{name} is not installed here", adding(name)
-                ) from None
+                raise HostError(f"{name} is not installed here", adding(name)) from None
             continue  # only for another system or an older Python
         if name.lower() not in seen:
             yield from _files_of(distribution, name)
