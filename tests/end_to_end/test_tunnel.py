@@ -65,7 +65,7 @@ def listening(stage: Stage) -> set[int]:
             if (process / "comm").read_text() == "srun\n" and is_slurm(stage):
                 continue
             if any(folder in (process / "environ").read_bytes() for folder in folders):
-                links = {os.readlink(one) for one in (process / "fd").iterdir()}
+                links = {str(one.readlink()) for one in (process / "fd").iterdir()}
                 found |= {port for inode, port in inodes.items() if f"socket:[{inode}]" in links}
     return found
 

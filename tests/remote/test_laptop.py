@@ -61,7 +61,7 @@ def test_every_command_works_from_a_laptop_without_proc(stage: FarStage, tmp_pat
     run = call("submit", "--nodes", "2", "--", "python", "train.py").strip()
     stage.wait_for_stage(RunDir(stage.runs / run), "training")
     assert run in call("status")
-    assert json.loads(call("status", run, "-o", "json"))["runs"][0]["run"] == run
+    assert json.loads(call("status", run, "-o", "json"))["runs"][0]["id"] == run
     assert "trained" in call("logs", run)
     assert "node2" in call("attach", run, "--rank", "1", "--", "printenv", "SLURMD_NODENAME")
     for words in (

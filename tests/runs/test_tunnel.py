@@ -120,7 +120,8 @@ def test_many_connections_at_once_carry_their_own_bytes_in_both_directions() -> 
 
 
 def test_a_connection_that_is_not_read_delays_no_other_and_stores_no_more_than_its_window() -> None:
-    with echo_server(lambda _: bytes(20 * ends.WINDOW)) as port, Tunnel(port) as tunnel, tunnel.connect() as stuck:
+    answer = echo_server(lambda _: bytes(20 * ends.WINDOW))
+    with answer as port, Tunnel(port) as tunnel, tunnel.connect() as stuck:
         stuck.shutdown(socket.SHUT_WR)
         time.sleep(0.2)
         assert len(tunnel.asked(b"")) == 20 * ends.WINDOW
@@ -136,12 +137,10 @@ def test_without_a_server_the_connection_is_closed_and_the_reason_reported_once(
             with suppress(ConnectionError):
                 assert tunnel.asked(b"x") == b""
         wait_until(lambda: tunnel.warnings, 20, "a warning")
-        with socket.create_server(("127.0.0.1", port)) as late:  # it may start later
-            with tunnel.connect() as connection:
-                accepted, _ = late.accept()
-                with accepted:
-                    connection.sendall(b"now")
-                    assert accepted.recv(3) == b"now"
+        # it may start later
+        with socket.create_server(("127.0.0.1", port)) as late, tunnel.connect() as connection, late.accept()[0] as met:
+            connection.sendall(b"now")
+            assert met.recv(3) == b"now"
     assert tunnel.warnings == [f"nothing listens on port {port}"]
 
 
@@ -213,10 +212,15 @@ HOSTILE = {
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
 def test_a_login_node_that_sends_anything_else_ends_the_tunnel(sent: bytes) -> None:
     end = ListeningEnd(free_port(), lambda *_: None, lambda _: None)
-    with pytest.raises(HostError, match="invalid data"), end.in_background() as (_, put):
-        for start in range(0, len(sent), 5000):
-            put(sent[start : start + 5000])
-        wait_until(lambda: put(b"") or False, 5)  # raises what the end has raised
+
+    def receive() -> None:
+        with end.in_background() as (_, put):
+            for start in range(0, len(sent), 5000):
+                put(sent[start : start + 5000])
+            wait_until(lambda: put(b""), 5)  # raises what the end has raised
+
+    with pytest.raises(HostError, match="invalid data"):
+        receive()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Makes a Python that finds this folder on PYTHONPATH behave like one on macOS: no /proc, and no calls of Linux alone."""
+"""Makes a Python with this folder on PYTHONPATH behave as on macOS: no /proc, and none of the calls of Linux alone."""
 
 import os
 import select
@@ -8,8 +8,9 @@ import sys
 from contextlib import suppress
 
 ONLY_LINUX = {
-    os: "copy_file_range eventfd fdatasync getrandom getresuid getxattr listxattr memfd_create pidfd_open posix_fadvise "
-    "posix_fallocate removexattr sched_getaffinity sched_setaffinity setns setresuid setxattr splice unshare",
+    os: "copy_file_range eventfd fdatasync getrandom getresuid getxattr listxattr memfd_create pidfd_open "
+    "posix_fadvise posix_fallocate removexattr sched_getaffinity sched_setaffinity setns setresuid setxattr splice "
+    "unshare",
     select: "epoll poll",
     signal: "pidfd_send_signal sigtimedwait sigwaitinfo",
     socket: "AF_NETLINK AF_PACKET AF_VSOCK SO_PEERCRED SOCK_CLOEXEC SOCK_NONBLOCK",

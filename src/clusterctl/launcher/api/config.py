@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config import chosen_runs_folder, names, state_path
+from clusterctl.launcher.config.clusters import site_file
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job, to_record
 from clusterctl.shared.spec.cluster import UserConfiguration
 from clusterctl.shared.spec.keys import FileKey, as_toml, keys_of, leaves_as_written
@@ -39,5 +40,7 @@ def places() -> Iterator[tuple[str, str, Path]]:
     for kind in ("jobs", "cluster"):
         for name, path in sorted(names(kind, Path.cwd()).items()):
             yield kind.removesuffix("s"), name, path
+    if site := site_file():
+        yield "site", "", site
     yield "runs", "", chosen_runs_folder(None)
     yield "state", "", state_path()

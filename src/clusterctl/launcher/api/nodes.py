@@ -145,8 +145,9 @@ def beside(
 ) -> tuple[list[str], Mapping[str, str]]:
     """The command line and environment of an srun for `command`, or a shell, in the container of `rank`.
 
-    `command` may be a function of the PID of the rank's process, whose program is a Python. The run is not interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the
-    rank has not started yet.
+    `command` may be a function of the PID of the rank's process, whose program is a Python. The run is not
+    interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the rank has not
+    started yet.
     """
     status = run.status()
     status.record.require_ours()

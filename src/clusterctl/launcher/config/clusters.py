@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.places import current_folder, find_file, images_folder, runs_folder, user_config_folder
 from clusterctl.launcher.config.source import Values, read_toml, read_values
-from clusterctl.shared.errors import UsageError
+from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.record.ownership import is_open
 from clusterctl.shared.spec import Cluster
 from clusterctl.shared.spec.cluster import UserConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+SITE_FILE = Path("/etc/clusterctl/cluster.toml")
+_OF_USERS = ("host", "kind", "name", "remote_python")
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
@@ -36,6 +40,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
         name = "local"
     path = find_file("cluster", name, cwd)
     values = read_toml(path)
+    values = _over_site_defaults(values)
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
     cluster = read_values(Cluster, values, path)
@@ -44,6 +49,34 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
         hint = "choose a cluster whose file has a `host`: clusterctl config list"
         raise UsageError(f"cluster {cluster.name}: this machine runs {system}, and jobs run on Linux only", hint)
     return replace(cluster, host=None, remote_python=None) if client_data() else cluster  # this machine is the host
+
+
+def site_file() -> Path | None:
+    """The file with defaults for every Slurm cluster of this machine, if there is one."""
+    return SITE_FILE if SITE_FILE.exists() else None
+
+
+def _over_site_defaults(values: Values) -> Values:
+    """`values` of a cluster file, and from the site's file what they leave out, if this machine asks Slurm for them.
+
+    Raises ConfigError if anybody but root can write that file, or if it names what only a user can know.
+    """
+    elsewhere = values.get(("host",)) is not None and not client_data()
+    if elsewhere or values.get(("kind",)) not in (None, "slurm") or not site_file():
+        return values
+    for path in (SITE_FILE, SITE_FILE.parent):
+        status = path.stat()
+        if status.st_uid != 0 or is_open(status.st_mode):
+            raise ConfigError(
+                f"others than root can change it: {path}", f"as root: chown root {path}; chmod go-w {path}"
+            )
+    defaults = read_toml(SITE_FILE)
+    for key in _OF_USERS:
+        if defaults.get((key,)) is not None:
+            where = defaults.origin((key,))
+            raise ConfigError(f"{where}: {key}: not for all clusters of a machine", f"as root, remove it: {SITE_FILE}")
+    defaults.layer(values)
+    return defaults
 
 
 def cluster_of_jobs(name: str | None) -> Cluster:

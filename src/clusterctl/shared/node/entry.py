@@ -101,7 +101,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
     except (ClusterctlError, ModuleNotFoundError) as raised:
         error = raised
         if isinstance(error, ModuleNotFoundError):
-            hint = "install torch, torch_geometric, numpy and scipy there, or set `python` in the cluster file to another interpreter"
+            hint = "pip install torch torch_geometric numpy scipy there, or set `python` in the cluster file"
             error = TaskError(f"{sys.executable} has no module {error.name}", hint)
         events.exception(error)
         events.exit(error.exit_code)

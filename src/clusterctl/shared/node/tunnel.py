@@ -265,7 +265,7 @@ def _jobs_with(inode: str) -> Iterator[str]:
     """The Slurm jobs of those processes of this user that have the socket: by their cgroup and their environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if any(os.readlink(one) == f"socket:[{inode}]" for one in (process / "fd").iterdir()):
+            if any(str(one.readlink()) == f"socket:[{inode}]" for one in (process / "fd").iterdir()):
                 text = (process / "environ").read_bytes() + b"\0\n" + (process / "cgroup").read_bytes()
                 for found in _JOB.finditer(text):
                     yield (found[1] or found[2]).decode()
