@@ -28,6 +28,7 @@ MAINS: dict[str, Any] = {
         (
             *("appnp", "arxiv_gcn", "gatv2", "gine", "graphconv"),
             *("pna", "products_sage", "reddit_sage", "sage_jk"),
+            *("hgt", "rgcn", "shop", "to_hetero_sage"),
         ),
         (node_classification, "test_accuracy"),
     ),
