@@ -209,8 +209,10 @@ def described(error: Exception) -> str:
     """The message of an error in the user's code, the exception's name if that says more, and its last line there."""
     ours, line = str(Path(__file__).parents[2]), ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if not frame.filename.startswith((ours, "<")) and "site-packages" not in frame.filename:
-            line = f" ({Path(frame.filename).name}, line {frame.lineno})"
+        name = Path(frame.filename).name
+        of_packages = "site-packages" in frame.filename or name.startswith("torch_geometric.")  # which PyG generates
+        if not frame.filename.startswith((ours, "<")) and not of_packages:
+            line = f" ({name}, line {frame.lineno})"
     plain = isinstance(error, (RuntimeError, ValueError, TypeError)) and str(error)
     return (str(error) if plain else f"{type(error).__name__}: {error}".removesuffix(": ")) + line
 
