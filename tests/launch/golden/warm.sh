@@ -7,7 +7,7 @@
 cctl_plain_shell() {
   builtin set +aefkmuvxCET +o pipefail +o posix
   builtin unset -f : '[' break cat cd chmod command compgen continue cp declare echo env eval exec exit export grep kill \
-    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sleep stat tail timeout touch tr trap true type \
+    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sinfo sleep stat tail timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
   unset GLOBIGNORE IFS
@@ -343,9 +343,12 @@ cctl_ask_sbatch() ( # with the variables that this job was submitted with; those
   export cctl_succeeds=$SLURM_JOB_ID cctl_starts=$(($(cctl_starts_so_far) + 1))
   trap '' TERM
   cctl_flags=(--parsable --dependency="afterany:$cctl_own_job")
+  cctl_flags+=("${cctl_more[@]}")
   ! grep -q '^#SBATCH --begin=' script.sh || cctl_flags+=(--begin=now) # the script has the time of the first start
   exec env "${cctl_words[@]}" timeout -k 5 90 sbatch "${cctl_flags[@]}" script.sh
 )
+cctl_more=()   # sbatch's options for what the run was short of (grow.sh), and the record of that
+cctl_grown=''
 cctl_queue_successor() {
   local cctl_answer
   cctl_starts_left && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -408,7 +411,9 @@ cctl_await_successor() {
   while [ -n "$cctl_arranging" ] && kill -0 "$cctl_arranging" 2>/dev/null; do wait "$cctl_arranging"; done
 }
 cctl_go_on() { # in the queue, in the one or the other way
-  if ! cctl_has_successor; then
+  if [ -n "$cctl_short" ]; then
+    cctl_go_on_with_more || return
+  elif ! cctl_has_successor; then
     if [ "$cctl_by" != successor ]; then
       cctl_requeue && return
       [ -z "$cctl_by" ] && ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -814,7 +819,7 @@ cctl_last_step() { # the last one that an attempt logged
 }
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
-  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full" ] || return
+  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full$cctl_short" ] || return
   if [ -n "$cctl_lost" ]; then :
   elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -861,7 +866,9 @@ cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
   elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
-  elif [ -z "$cctl_unfit$cctl_taken$cctl_lost" ] && ! cctl_progressed; then echo no-progress
+  elif [ -n "$cctl_short" ] && [ "${#cctl_more[@]}" -eq 0 ]; then
+    if [ -n "$cctl_problem" ]; then echo requeue-failed; else echo "no-more-$cctl_short"; fi
+  elif [ -z "$cctl_unfit$cctl_taken$cctl_lost$cctl_short" ] && ! cctl_progressed; then echo no-progress
   elif ! cctl_starts_left; then echo restart-limit
   fi
 }
@@ -938,7 +945,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -960,10 +967,13 @@ cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
+cctl_short=''  # memory or time, if the run was short of that, and may go on with more
+[ "$cctl_code" -eq 0 ] || [ "$cctl_signal" = LOST ] || [ -n "$cctl_unfit$cctl_lost$cctl_node_setup_failed" ] ||
+  ! declare -F cctl_look_for_shortage >/dev/null || cctl_look_for_shortage
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
-    { cctl_preempted && cctl_taken=yes; }; }; then
+    [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
