@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,9 @@ def ending(stage: Stage) -> Iterator[Stage]:
         found = [*stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
         if left := [path.name for path in found if not RunDir(path).finished_json.exists()]:
             stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
+        if "SLURM_CONF" in stage.environment:  # elements of arrays, which have no run yet; the nodes are shared
+            words = ["scancel", f"--user={getuser()}"]
+            subprocess.run(words, env=stage.environment, capture_output=True, check=False)
 
 
 FIELDS = "State:|,Reason:|,Dependency:"
