@@ -93,17 +93,8 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[FileKey]:
     for key in _own_keys(cls, prefix):
         if isinstance(key.hint, type) and dataclasses.is_dataclass(key.hint):
             yield from keys_of(key.hint, f"{key.path}.")
-        elif table := _of_named_tables(key.hint):
-            yield from keys_of(table, f"{key.path}.NAME.")
         else:
             yield key
-
-
-def _of_named_tables(hint: Any) -> type | None:
-    """The class of each table in a table of them by name, such as that of a job's roles."""
-    plain = unwrapped(hint)[0]
-    item = get_args(plain)[1] if get_origin(plain) is dict else None
-    return item if isinstance(item, type) and dataclasses.is_dataclass(item) else None
 
 
 def _own_keys(cls: type, prefix: str = "") -> Iterator[FileKey]:

@@ -70,7 +70,10 @@ def verify(
 
             import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
         seen[place] = look_around(resolved, plan, slurm)
-        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, [word for words in job.programs for word in words]))
+        warnings += (
+            *_warnings(seen[place], resolved),
+            *copy_rules(code, [word for words in job.programs for word in words]),
+        )
     return tuple({check.message: check for check in warnings}.values())
 
 
