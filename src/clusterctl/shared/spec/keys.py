@@ -144,10 +144,10 @@ def job_schema() -> Schema:
     job = _table(Job)
     job["properties"]["workload"]["enum"] = list(WORKLOADS)
     role = job["properties"]["role"]  # in a file, a list of tables with names
-    table = role.pop("additionalProperties")
-    name = {"description": "Name of the role.", **role.pop("propertyNames")}
-    role |= {"type": "array", "items": {**table, "required": ["name", "program"]}}
-    table["properties"] = {"name": name, **table["properties"]}
+    item = role.pop("additionalProperties")
+    of_name = {"description": "Name of the role.", **role.pop("propertyNames")}
+    item |= {"properties": {"name": of_name, **item["properties"]}, "required": ["name", "program"]}
+    role |= {"type": "array", "items": item}
     tables = {name: _table(workload.train) for name, workload in WORKLOADS.items()}
     # Editors complete only from `properties`, so it has the keys of all workloads; `then` has the allowed ones.
     job["properties"]["train"] |= {"properties": _any_of(list(tables.values())), "additionalProperties": True}
