@@ -35,6 +35,12 @@ EXAMPLES: dict[str, Any] = {
     "node_setup": ["rsync -a /shared/me/graph /scratch/me/"],
     "slurm_conf": "/etc/slurm/slurm.conf",
     "local_scratch": "/scratch",
+    "role": [{"name": "server", "program": ["python", "serve.py", "{port}"]}],
+    "role.needs": ["server"],
+    "role.env": {"OMP_NUM_THREADS": "4"},
+    "role.tasks_per_node": 2,
+    "role.gpus_per_node": 4,
+    "role.ready": "http://{host}:{port}/health",
     "resources.partition": "gpu",
     "resources.account": "my-project",
     "resources.qos": "normal",
@@ -103,6 +109,18 @@ def example(key: str, places: Mapping[str, FileKey], shipped: Iterable[tuple[str
     if value in (None, [], {}):
         raise ValueError(f"no example for {key} of {place}: add one to EXAMPLES")
     table, _, name = key.rpartition(".")
+    if key == "role":
+        return "\n".join(["[[role]]", *(f"{inner} = {as_toml(one)}" for inner, one in value[0].items())])
+    if table == "role":
+        others = {"name": "server", **({} if name == "program" else {"program": ["python", "serve.py", "{port}"]})}
+        own = f"{{ {', '.join(f'{inner} = {as_toml(one)}' for inner, one in value.items())} }}" if name == "env" else ""
+        return "\n".join(
+            [
+                "[[role]]",
+                *(f"{one} = {as_toml(text)}" for one, text in others.items()),
+                f"{name} = {own or as_toml(value)}",
+            ]
+        )
     lines = [f'workload = "{place}"', ""] if table == "train" else []
     if isinstance(value, dict):
         return "\n".join([*lines, f"[{key}]", *(f"{inner} = {as_toml(one)}" for inner, one in value.items())])

@@ -14,6 +14,7 @@ from reference_commands import escaped, option_texts, root  # beside this file
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job
 from clusterctl.shared.spec.cluster import UserConfiguration
 from clusterctl.shared.spec.keys import FileKey, as_toml, cluster_schema, job_schema, keys_of
+from clusterctl.shared.spec.role import Role
 from clusterctl.shared.spec.values import LARGEST
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ TITLES = {
     "job": "Job files, outside of tables",
     "cluster": "Cluster files, outside of tables",
     "config": "`config.toml` in your configuration folder",
+    "role": "`[[role]]`, besides its `name`",
 }
 INTRODUCTION = """# Keys of job and cluster files
 
 One page per table, one heading per key; `clusterctl config keys` prints them all. A duration is a number in the unit
 shown, or `"90s"`, `"20m"`, `"4h"`, `"2d"`, `"1-00:00:00"`. In `--set` a key is written in full:
-`--set resources.nodes=2`.
+`--set resources.nodes=2`, and one of a role with its name: `--set role.trainer.nodes=2`.
 
 | page | keys |
 | --- | --- |
@@ -58,7 +60,8 @@ def key_pages(guides: GuideIndex) -> dict[str, str]:
     pages, rows = {}, []
     for name, entries in tables().items():
         title = TITLES.get(name, f"`[{name}]`")
-        about = guides.naming(f"[{name}]", *(entry.path for entry in entries)) if name not in TITLES else []
+        words = [f"[{name}]", *(entry.path for entry in entries)] if name not in TITLES else []
+        about = guides.naming(*(["[[role]]"] if name == "role" else words))
         parts = [f"# {title}", *([f"Guides: {', '.join(about)}."] if about else [])]
         parts += [_described(entry, guides, shipped, schemas) for entry in entries]
         pages[f"{name}.md"] = "\n\n".join(parts) + "\n"
@@ -81,6 +84,7 @@ def _all_keys() -> Iterator[tuple[str, str, FileKey]]:
     for place, cls in (("job", Job), ("cluster", Cluster), ("config", UserConfiguration)):
         yield from ((key.path.rpartition(".")[0] or place, place, key) for key in keys_of(cls))
         if cls is Job:
+            yield from (("role", place, key) for key in keys_of(Role, "role."))
             for name, workload in WORKLOADS.items():
                 yield from (("train", name, key) for key in keys_of(workload.train, "train."))
 

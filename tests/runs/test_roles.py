@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.shared.node.role_plan import LONGEST_SECONDS, Director, Roles, addresses_in
+from clusterctl.shared.node.role_plan import LONGEST_SECONDS, MEETING_SECONDS, Director, Roles, addresses_in
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.roles import (
     Address,
@@ -148,6 +148,17 @@ def test_nothing_starts_before_all_ranks_are_there() -> None:
     stage.hear(2, kind="joined", host="n2", port=1, meeting=2)
     assert stage.of("start") == [0, 1]
     assert addresses_in(Fields(stage.sent[0][1]))["trainer"] == [Address("n2", 1, 2)]
+
+
+def test_a_rank_that_never_comes_ends_the_job_and_is_named() -> None:
+    stage = Stage(joined=False)
+    stage.hear(0, kind="joined", host="n0", port=1, meeting=2)
+    stage.hear(1, kind="joined", host="n1", port=1, meeting=2)
+    stage.later(0)
+    stage.later(MEETING_SECONDS)
+    assert stage.director.end is None
+    stage.later(1)
+    assert stage.end == ("failed", 0, "trainer r00 did not connect to it within 300 s")
 
 
 def test_a_role_starts_when_every_rank_of_the_roles_that_it_needs_is_ready() -> None:

@@ -127,9 +127,12 @@ def test_the_workload_determines_the_keys_of_train(workload: str, text: str, rig
     assert accepted(text, workload) is right
 
 
-def test_name_is_optional_but_workload_is_required() -> None:
+def test_name_is_optional_but_a_workload_or_roles_are_required() -> None:
     assert violations({}, cluster_schema()) == []
-    assert violations({}, job_schema()) == ["$: no workload"]
+    (problem,) = violations({}, job_schema())
+    assert "workload" in problem
+    assert violations({"role": [{"name": "server", "program": ["true"], "nodes": 2}]}, job_schema()) == []
+    assert violations({"role": [{"name": "server"}]}, job_schema()) != []
     assert violations({"partitoin": "gpu"}, cluster_schema()) == ["$: unknown partitoin"]
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -51,7 +52,15 @@ def actors(attempt: Attempt) -> Iterator[list[Actor]]:
         return Actor(plan, Place(rank, 0, rank, 3, 3), attempt, own(rank))
 
     with ThreadPoolExecutor(3) as pool:
-        yield list(pool.map(join, range(3)))
+        found = list(pool.map(join, range(3)))
+    yield found
+    for actor in found:
+        with suppress(OSError):
+            actor._channel.connection.shutdown(socket.SHUT_RDWR)
+    for thread in threading.enumerate():
+        if thread.name in ("actor", "roles", "end"):
+            thread.join(10)
+            assert not thread.is_alive(), thread.name
 
 
 def together(calls: list[Callable[[], object]]) -> None:
@@ -102,7 +111,7 @@ def test_a_stranger_takes_no_part_and_disturbs_nobody(
     monkeypatch.setattr(roles.secret, "read", lambda attempt: b"x" * 32)
     channel = roles._connected(attempt, 1)
     channel.send({"kind": "joined", "host": "evil", "port": 1, "meeting": 1})
-    with pytest.raises(OSError):
+    with channel.connection, pytest.raises(OSError, match="ended|reset"):
         channel.receive()
     assert actors[0].end is None
     assert actors[0].wait_for_start()
@@ -116,6 +125,9 @@ def test_a_message_that_was_sent_before_is_not_accepted_again(actors: list[Actor
         def __init__(self, connection: socket.socket) -> None:
             self.connection = connection
 
+        def recv(self, count: int) -> bytes:
+            return self.connection.recv(count)
+
         def sendall(self, content: bytes) -> None:
             recorded.append(content)
             self.connection.sendall(content)
@@ -125,6 +137,7 @@ def test_a_message_that_was_sent_before_is_not_accepted_again(actors: list[Actor
     actors[1].waiting("refused")
     connection.sendall(recorded[0])
     assert actors[0].wait_for_end().whole("rank") == 1
+    channel.connection = connection
 
 
 def test_no_rank_joins_without_the_coordinator(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,10 @@ class Stage:
                         self._read(key.data)
                 self._send(self._director.tick(time.monotonic()))
                 if self._director.over and leave_at is None:
-                    leave_at = time.monotonic() + _LAST_SECONDS
+                    leave_at = time.monotonic() + (_LAST_SECONDS if len(self._selector.get_map()) > 1 else 0)
         finally:  # whatever has happened, the ranks must see that nobody coordinates them any more
+            self._selector.close()
+            self._listener.close()
             for channel in self._channels.values():
                 channel.connection.close()
 
@@ -175,6 +177,7 @@ class Actor:
                 raise ValueError("an unexpected answer")
         except (OSError, ValueError) as error:
             raise _no_coordinator(reason(error)) from error
+        self._channel.connection.settimeout(None)
         for message in more:
             self._take(message)
         threading.Thread(target=self._listen, name="actor", daemon=True).start()
@@ -233,6 +236,7 @@ class Actor:
             words = f"the connection to rank 0, which coordinates the roles, has ended: {reason(error)}"
             self._take(Fields({"kind": "end", "how": How.FAILED.value, "rank": 0, "why": words}))
             self._take(Fields({"kind": "over"}))
+            self._channel.connection.close()
 
     def _take(self, message: Fields) -> None:
         ends = message.text("kind") == "end" and self.end is None
@@ -256,10 +260,13 @@ def _connected(attempt: Attempt, rank: int) -> Channel:
     host, port = meeting.find(attempt)
     try:
         connection = socket.create_connection((host, port), meeting.TIMEOUT_SECONDS)
-        nonce, own = _exactly(connection, 32), os.urandom(32)
-        connection.sendall(own + rank.to_bytes(4, "big"))
-        connection.settimeout(None)
-        return Channel(connection, secret.read(attempt), f"from {rank}", f"to {rank}", nonce + own)
+        try:
+            nonce, own = _exactly(connection, 32), os.urandom(32)
+            connection.sendall(own + rank.to_bytes(4, "big"))
+            return Channel(connection, secret.read(attempt), f"from {rank}", f"to {rank}", nonce + own)
+        except OSError:
+            connection.close()
+            raise
     except OSError as error:
         raise _no_coordinator(f"cannot reach it at {host}:{port}: {reason(error)}") from error
 

@@ -10,6 +10,7 @@ from clusterctl.launcher.config.clusters import site_file
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job, to_record
 from clusterctl.shared.spec.cluster import UserConfiguration
 from clusterctl.shared.spec.keys import FileKey, as_toml, keys_of, leaves_as_written
+from clusterctl.shared.spec.role import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
 
 def key_tables() -> Iterator[tuple[str, list[FileKey]]]:
     """Every key of job files, of cluster files and of the user's configuration, by title."""
-    tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
+    tables: list[tuple[str, type, str]] = [("Job files", Job, ""), ("Job files, each [[role]]", Role, "role.")]
     tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
     tables += [("Cluster files", Cluster, ""), ("config.toml in your configuration folder", UserConfiguration, "")]
     for title, cls, prefix in tables:

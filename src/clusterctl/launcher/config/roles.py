@@ -137,8 +137,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         key = ("resources", "spare_nodes") if resources.spare_nodes else ("restart", "min_nodes")
         yield Problem(key, "not with roles, which are bound to their nodes; remove this key")
     if resources.gpus_per_task or resources.cpus_per_gpu:
-        key = "gpus_per_task" if resources.gpus_per_task else "cpus_per_gpu"
-        yield Problem(("resources", key), "not with roles, which divide the GPUs of a node; remove this key")
+        of_gpus = "gpus_per_task" if resources.gpus_per_task else "cpus_per_gpu"
+        yield Problem(("resources", of_gpus), "not with roles, which divide the GPUs of a node; remove this key")
     if _count(roles) > MOST_RANKS:
         yield Problem((_TABLE,), f"{_count(roles)} ranks; at most {MOST_RANKS}")
     yield from _of_sharing(roles)

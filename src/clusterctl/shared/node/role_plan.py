@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.fields import Fields
 
 LONGEST_SECONDS = 4.0  # after the last grace period, until everything is over
+MEETING_SECONDS = 300.0  # the slowest rank may still be unpacking its image
 _DOUBT_SECONDS = 2.5  # a program that was ended by TERM is reported a second later
 _LASTING_SECONDS = 60.0  # a program without `ready` that ran this long had started
 
@@ -127,6 +128,7 @@ class Director:
     over: bool = False
     _all: dict[int, _Rank] = field(init=False)
     _started: set[str] = field(default_factory=set)
+    _since: float | None = None  # the first call of `tick`
     _deadline: float = 0.0
     # A rank that has failed, perhaps because one that its role needs has ended just before: when it counts, and why.
     _doubt: tuple[float, int, str] | None = None
@@ -161,6 +163,11 @@ class Director:
 
     def tick(self, now: float) -> Sent:
         """What to send because time has passed."""
+        self._since = now if self._since is None else self._since
+        absent = next((rank for rank, one in self._all.items() if one.address is None), None)
+        if self.end is None and absent is not None and now - self._since > MEETING_SECONDS:
+            words = f"{self.roles.seating.label(absent)} did not connect to it within {MEETING_SECONDS:g} s"
+            return self._close(How.FAILED, 0, words, now)
         if self.end is None and self._doubt is not None and now >= self._doubt[0]:
             return self._close(How.FAILED, *self._doubt[1:], now)
         if self.end is None:

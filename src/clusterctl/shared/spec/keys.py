@@ -94,17 +94,8 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[FileKey]:
     for key in _own_keys(cls, prefix):
         if isinstance(key.hint, type) and dataclasses.is_dataclass(key.hint):
             yield from keys_of(key.hint, f"{key.path}.")
-        elif table := _of_named_tables(key.hint):
-            yield from keys_of(table, f"{key.path}.NAME.")
         else:
             yield key
-
-
-def _of_named_tables(hint: Any) -> type | None:
-    """The class of each table in a table of them by name, such as that of a job's roles."""
-    plain = unwrapped(hint)[0]
-    item = get_args(plain)[1] if get_origin(plain) is dict else None
-    return item if isinstance(item, type) and dataclasses.is_dataclass(item) else None
 
 
 def _own_keys(cls: type, prefix: str = "") -> Iterator[FileKey]:
@@ -154,10 +145,10 @@ def job_schema() -> Schema:
     job = _table(Job)
     job["properties"]["workload"]["enum"] = list(WORKLOADS)
     role = job["properties"]["role"]  # in a file, a list of tables with names
-    table = role.pop("additionalProperties")
-    name = {"description": "Name of the role.", **role.pop("propertyNames")}
-    role |= {"type": "array", "items": {**table, "required": ["name", "program"]}}
-    table["properties"] = {"name": name, **table["properties"]}
+    item = role.pop("additionalProperties")
+    of_name = {"description": "Name of the role.", **role.pop("propertyNames")}
+    item |= {"properties": {"name": of_name, **item["properties"]}, "required": ["name", "program"]}
+    role |= {"type": "array", "items": item}
     tables = {name: _table(workload.train) for name, workload in WORKLOADS.items()}
     # Editors complete only from `properties`, so it has the keys of all workloads; `then` has the allowed ones.
     job["properties"]["train"] |= {"properties": _any_of(list(tables.values())), "additionalProperties": True}
