@@ -121,7 +121,7 @@ def _signature(name: str, function: Any) -> str:
     signature = inspect.signature(function)
     kept = [one for key, one in signature.parameters.items() if key not in ("self", "cls")]
     text = _UNQUOTED.sub(r"\1", str(signature.replace(parameters=kept)))
-    text = re.sub(r"<clusterctl[^>]*>", "...", text)  # a default without a value that could be typed
+    text = re.sub(r"= <.*? at 0x[0-9a-f]+>", "= ...", text)  # a default without a value that could be typed
     line = f"{name}{text}"
     if len(line) > 100:
         inner, _, after = text[1:].rpartition(")")

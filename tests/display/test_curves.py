@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from clusterctl.launcher.display.curves import drawn_curves
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.launcher.display.curves import drawn_curves, is_flat, robust
 from clusterctl.launcher.display.monitor.panes import MonitorView, Pane, frame
 from clusterctl.launcher.display.report.page import examine, page
-from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.history import History, Point
 from clusterctl.launcher.observe.overview import Overview
 
 START, STEPS = 1_000_030.0, 400
@@ -94,3 +98,32 @@ def test_an_error_beyond_one_is_drawn_beside_the_loss_and_the_lowest_is_the_best
     text = page(examine(run, run.path))
     assert "<dt>test rmse</dt><dd>23.4567</dd>" in text
     assert "<dt>val rmse</dt><dd>22.2" in text
+
+
+def curve(values: list[float]) -> list[Point]:
+    return [Point(float(x), value, value, value) for x, value in enumerate(values)]
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60))
+def test_an_axis_is_in_order_and_never_enlarges_noise(values: list[float]) -> None:
+    points = curve(values)
+    low, high = robust(points)
+    assert low <= high
+    if high > low:
+        assert high - low >= 0.045 * max(abs(low), abs(high))
+
+
+@pytest.mark.parametrize(
+    ("values", "flat"),
+    [
+        ([0.01] * 40, True),
+        ([0.3, 0.3001], True),
+        ([0.3, 0.301], False),
+        ([0.0, 0.0], True),
+        ([5.0], False),
+        ([-1.0, 1.0], False),
+        ([1e300, 1e300], True),
+    ],
+)
+def test_a_curve_that_hardly_changes_is_flat(values: list[float], flat: bool) -> None:
+    assert is_flat(curve(values)) is flat
