@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterctl.engine.task.node_telemetry import NodeGpus, chosen
+from clusterctl.engine.task.node_telemetry import AmdGpus, NodeGpus, chosen, find_gpus
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]
 
@@ -120,3 +122,83 @@ def test_unsupported_gpu_readings_are_none(unsupported: tuple[str, ...]) -> None
 )
 def test_the_jobs_gpus_are_those_named_by_slurm(environment: dict[str, str], expected: list[int]) -> None:
     assert chosen(UUIDS, environment) == expected
+
+
+# AMD's GPUs, with a copy of the kernel's files. Their numbers follow the PCI addresses, not the names of the cards.
+ADDRESSES = {"card3": "0000:03:00.0", "card1": "0000:83:00.0", "card2": "0000:43:00.0", "card0": "0000:00:02.0"}
+
+
+@pytest.fixture
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three GPUs of AMD, and the processor's own of another vendor as `card0`."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for number, (card, address) in enumerate(sorted(ADDRESSES.items(), key=lambda item: item[1])):
+        device = tmp_path / "pci" / address
+        sensors = device / "hwmon" / f"hwmon{number + 4}"
+        sensors.mkdir(parents=True)
+        files = {
+            "vendor": "0x8086" if card == "card0" else "0x1002",
+            "gpu_busy_percent": f"{10 * number}",
+            "mem_busy_percent": "7",
+            "mem_info_vram_used": "60",
+            "mem_info_vram_total": "80",
+            "unique_id": f"{number}aaa",
+            f"hwmon/{sensors.name}/power1_average": "301500000",
+            f"hwmon/{sensors.name}/temp1_input": "61999",
+        }
+        for name, text in files.items():
+            (device / name).write_text(f"{text}\n")
+        folder = tmp_path / "drm" / card
+        folder.mkdir(parents=True)
+        (folder / "device").symlink_to(device)
+        (tmp_path / "drm" / f"{card}-DP-1").mkdir()
+    return tmp_path / "drm"
+
+
+def busy(cards: Path, **environment: str) -> dict[int, Any]:
+    gpus = find_gpus(environment, cards)
+    assert isinstance(gpus, AmdGpus)
+    return {gpu["index"]: gpu["utilisation"] for gpu in gpus.read()}
+
+
+def test_amd_gpus_are_read_from_the_kernel_and_numbered_by_their_addresses(cards: Path) -> None:
+    assert busy(cards) == {0: 10, 1: 20, 2: 30}
+    gpus = find_gpus({}, cards)
+    assert gpus
+    assert gpus.read()[0] == {
+        "index": 0,
+        "name": "AMD GPU",
+        "utilisation": 10,
+        "memory_activity": 7,
+        "memory": 60,
+        "memory_total": 80,
+        "power": 301.5,
+        "temperature": 61,
+        "sm_activity": None,
+    }
+
+
+def test_only_the_jobs_amd_gpus_are_read(cards: Path) -> None:
+    assert busy(cards, SLURM_STEP_GPUS="2") == {2: 30}
+    assert busy(cards, ROCR_VISIBLE_DEVICES="0,1") == {0: 10, 1: 20}
+    assert busy(cards, ROCR_VISIBLE_DEVICES="GPU-2aaa") == {1: 20}
+    assert busy(cards, SLURM_JOB_GPUS="1", ROCR_VISIBLE_DEVICES="0") == {1: 20}
+
+
+def test_values_that_an_amd_gpu_does_not_report_are_none(cards: Path) -> None:
+    device = (cards / "card3" / "device").resolve()
+    for name in ("mem_busy_percent", "hwmon/hwmon5/power1_average", "hwmon/hwmon5/temp1_input"):
+        (device / name).unlink()
+    (device / "mem_info_vram_used").write_text("unknown\n")
+    (device / "hwmon/hwmon5/power1_input").write_text("99000000\n")
+    gpus = find_gpus({}, cards)
+    assert gpus
+    first = gpus.read()[0]
+    assert (first["memory_activity"], first["temperature"], first["memory"], first["power"]) == (None, None, None, 99)
+
+
+def test_without_a_gpu_there_is_nothing_to_read(cards: Path, tmp_path: Path) -> None:
+    for card in ("card1", "card2", "card3"):
+        (cards / card / "device" / "gpu_busy_percent").unlink()  # an old driver
+    assert find_gpus({}, cards) is None
+    assert find_gpus({}, tmp_path / "none") is None

@@ -1,7 +1,7 @@
 """Telemetry of a node during a run: a thread of its local rank 0 takes a sample every few seconds.
 
-It reads the GPUs with NVML (`NodeGpus`), the rest from /proc and the job's cgroup (`NodeUsage`). The node's writer adds
-the heartbeats of its ranks and writes the sample.
+It reads the GPUs with NVML (`NodeGpus`) or from AMD's driver (`AmdGpus`), the rest from /proc and the job's cgroup
+(`NodeUsage`). The node's writer adds the heartbeats of its ranks and writes the sample.
 
 `attempts/<n>/telemetry/<node>.jsonl`, one JSON object per line:
 
@@ -177,7 +177,7 @@ class GpuReadings:
         return self._known if self._clock() - self._time <= _OLD_SECONDS else ()
 
 
-# The activity of a node's GPUs, read with NVML (package nvidia-ml-py, which may be missing).
+# The activity of a node's GPUs: NVIDIA's with NVML (package nvidia-ml-py, which may be missing), or AMD's.
 
 
 Gpu = dict[str, Any]
@@ -246,26 +246,81 @@ class NodeGpus:
         return since_last
 
 
-def find_gpus(environment: Mapping[str, str]) -> NodeGpus | None:
-    """The job's GPUs, or None on a node without any, without the driver, or without nvidia-ml-py."""
+class AmdGpus:
+    """The job's AMD GPUs on this node, from the files of the kernel's driver amdgpu; no package is needed.
+
+    They are numbered as Slurm and ROCm do, by their PCI addresses. Not tried on a real one.
+    Source: https://docs.kernel.org/gpu/amdgpu/thermal.html
+    """
+
+    def __init__(self, folders: Sequence[Path], environment: Mapping[str, str]) -> None:
+        ordered = sorted((folder.resolve() for folder in folders), key=lambda folder: folder.name)
+        ids = [f"GPU-{_line(folder / 'unique_id') or folder.name}" for folder in ordered]
+        self._gpus = [(index, ordered[index]) for index in chosen(ids, environment)]
+
+    def read(self) -> list[Gpu]:
+        """One record per GPU; values that the GPU or its driver does not report are None."""
+        return [self._read(*gpu) for gpu in self._gpus]
+
+    def _read(self, index: int, folder: Path) -> Gpu:
+        sensors = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
+        power = _number(sensors / "power1_average", sensors / "power1_input")
+        temperature = _number(sensors / "temp1_input")
+        return {
+            "index": index,
+            "name": _line(folder / "product_name") or "AMD GPU",
+            "utilisation": _number(folder / "gpu_busy_percent"),
+            "memory_activity": _number(folder / "mem_busy_percent"),
+            "memory": _number(folder / "mem_info_vram_used"),
+            "memory_total": _number(folder / "mem_info_vram_total"),
+            "power": None if power is None else power / 1e6,
+            "temperature": None if temperature is None else temperature // 1000,
+            "sm_activity": None,
+        }
+
+
+def _line(path: Path) -> str:
+    """The content of a file of the kernel's; empty if it does not exist, or the GPU does not answer."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(*paths: Path) -> int | None:
+    """The number in the first of these files that has one."""
+    return next((int(text) for text in map(_line, paths) if text.isascii() and text.isdigit()), None)
+
+
+def find_gpus(environment: Mapping[str, str], cards: Path = Path("/sys/class/drm")) -> NodeGpus | AmdGpus | None:
+    """The job's GPUs, or None on a node without any, without nvidia-ml-py and NVIDIA's driver, and without AMD's.
+
+    `cards` is the kernel's folder of graphics cards.
+    """
     try:
         import pynvml
-    except ImportError:
-        return None
-    try:
+
         pynvml.nvmlInit()
         return NodeGpus(pynvml, environment)
+    except ImportError:
+        pass
     except pynvml.NVMLError:
-        return None
+        pass
+    # of cards with several connectors, or none (`renderD128`), `card0` is the only one with this name
+    found = [card / "device" for card in cards.glob("card[0-9]*") if card.name[4:].isdigit()]
+    amd = [
+        folder for folder in found if _line(folder / "vendor") == "0x1002" and (folder / "gpu_busy_percent").exists()
+    ]
+    return AmdGpus(amd, environment) if amd else None
 
 
 def chosen(uuids: Sequence[str], environment: Mapping[str, str]) -> list[int]:
     """The indices of the job's GPUs among the node's GPUs, whose UUIDs are given.
 
-    Slurm's list covers all the node's tasks, CUDA_VISIBLE_DEVICES possibly only one. If a cgroup hides the other jobs'
-    GPUs, the visible ones are renumbered, and all of them belong to the job.
+    Slurm's list covers all the node's tasks, the variables of CUDA and ROCm possibly only one. If a cgroup hides the
+    other jobs' GPUs, the visible ones are renumbered, and all of them belong to the job.
     """
-    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         words = [word.strip() for word in environment.get(name, "").split(",") if word.strip()]
         if not words:
             continue
