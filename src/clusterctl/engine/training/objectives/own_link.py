@@ -26,7 +26,7 @@ from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
 from clusterctl.engine.training.own.inference import OwnInference, of_all
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
-from clusterctl.engine.training.own.pyg_model import PygModel, forward_of
+from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec.forward import OF_EDGES
 
@@ -228,6 +228,7 @@ def encoder_of(model: nn.Module, name: str) -> OwnModel:
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
+    check_takes_one_type(model, name, method)
     form = forward_of(model, method)
     if needed := [argument for argument in OF_EDGES if argument in form.required]:
         hint = "give it a default; link prediction reads no attributes of edges"
