@@ -25,6 +25,7 @@ from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
 from clusterctl.engine.training.own import pyg_inference
@@ -480,3 +481,9 @@ def test_layers_are_refused_on_data_with_times(users: Any, lone_task: Task) -> N
     assert "data with times needs a model with forward(x_dict, edge_index_dict)" in refused(
         shop(50)[0], TRAIN, lone_task
     )
+
+
+def test_a_model_that_takes_dicts_is_refused_on_one_type(random_graph: Any, lone_task: Task) -> None:
+    with pytest.raises(TaskError, match="the data has one type of nodes and edges") as caught:
+        OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    assert "HeteroData" in caught.value.hint

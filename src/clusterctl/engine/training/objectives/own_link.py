@@ -25,7 +25,7 @@ from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
 from clusterctl.engine.training.own.inference import OwnInference, of_all
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
-from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of, with_used_edges
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -243,6 +243,7 @@ def encoder_of(model: nn.Module, name: str) -> OwnModel:
     if hasattr(model, "layer"):
         return OwnModel(model, name, None)
     method = "encode" if hasattr(model, "encode") else "forward"
+    check_takes_one_type(model, name, method)
     return (PygModel if forward_of(model, method).is_pygs else OwnModel)(model, name, None, method)
 
 

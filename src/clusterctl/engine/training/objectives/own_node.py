@@ -22,7 +22,7 @@ from clusterctl.engine.training.own.inference import OwnInference
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_library import of_pyg
-from clusterctl.engine.training.own.pyg_model import PygModel, forward_of, with_used_edges
+from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of, with_used_edges
 from clusterctl.engine.training.own.sampler import OwnSampler
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
@@ -198,6 +198,7 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         else:
             model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
+        check_takes_one_type(self.model, train.model)
         is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)

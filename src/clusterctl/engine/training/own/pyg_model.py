@@ -56,6 +56,14 @@ def delegate_of(model: nn.Module, method: str) -> nn.Module | None:
     return part if isinstance(part, nn.Module) and Forward.of(getattr(model, method), method).rest else None
 
 
+def check_takes_one_type(model: nn.Module, name: str, method: str = "forward") -> None:
+    """Raise TaskError if a model without `layer` takes dicts by type."""
+    form = forward_of(model, method)
+    if form.is_by_type and not hasattr(model, "layer"):
+        hint = 'return HeteroData from data.load, and use workload "node-classification"'
+        raise TaskError(f"{name}: {form.written}: the data has one type of nodes and edges", hint, Cause.USER)
+
+
 class PygModel(OwnModel):
     """Calls a model on a `Subgraph`; its outputs are those of the seeds."""
 
