@@ -100,8 +100,8 @@ def load_sweep(
             if script:
                 jobs.append(resolved(script, program, [*given, *keys]))
             else:
-                resolved = with_auto(resolve(name, target, [*given, *keys], program=program), known)
-                jobs.append(with_environment(resolved))
+                element = with_auto(resolve(name, target, [*given, *keys], program=program), known)
+                jobs.append(with_environment(element))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:
