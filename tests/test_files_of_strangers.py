@@ -59,6 +59,8 @@ READERS = {
     "launcher/submission/code_files.py": "folders",
     "launcher/submission/module_archives.py": "a tar file in a file that `replacing` has opened",
     "launcher/submission/script.py": SHIPPED,
+    "launcher/api/tunnel.py": SHIPPED,
+    "shared/node/tunnel.py": KERNEL,
     "launcher/submission/sent_code.py": WRITES,
     "launcher/submission/snapshot.py": "by O_NONBLOCK and O_NOFOLLOW, up to the size that the walk has seen",
     "launcher/submission/warm.py": OURS,

@@ -96,13 +96,13 @@ class Tunnel:
 
     def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self.over.set)
-        self.far.join(20)
-        self.near.join(20)
+        self.far.join(60)
+        self.near.join(60)
         assert not self.far.is_alive()
         assert not self.near.is_alive()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.local), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.local), timeout=120)
 
     def asked(self, data: bytes) -> bytes:
         with self.connect() as connection:
@@ -125,7 +125,7 @@ def test_a_connection_that_is_not_read_delays_no_other_and_stores_no_more_than_i
         stuck.shutdown(socket.SHUT_WR)
         time.sleep(0.2)
         assert len(tunnel.asked(b"")) == 20 * ends.WINDOW
-        stuck.settimeout(20)
+        stuck.settimeout(120)
         assert len(b"".join(iter(lambda: stuck.recv(2**16), b""))) == 20 * ends.WINDOW
 
 
@@ -250,23 +250,29 @@ def test_neither_end_stores_more_than_a_window_or_believes_an_impossible_count(
 def test_the_nodes_end_runs_as_text_with_the_standard_library_and_ends_with_its_rank_or_its_input() -> None:
     text = Path(ends.__file__).read_text()
     for gone in ("rank", "input", "job"):
-        with subprocess.Popen(["sleep", "600"]) as rank:
-            words = [f"/proc/{os.getpid()}/exe", "-I", "-S", "-c", text, str(rank.pid), str(free_port())]
-            with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as far:
-                assert far.stdin
-                assert far.stdout
-                assert far.stdout.read(len(ends.GREETING)) == ends.GREETING
-                if gone == "rank":
-                    rank.kill()
-                    rank.wait()
-                elif gone == "input":
-                    far.stdin.close()
-                else:
-                    far.send_signal(signal.SIGTERM)
-                assert far.wait(30) == 0
-                rest = far.stdout.read()
-            rank.kill()
+        rank = subprocess.Popen(["sleep", "600"])
+        words = [f"/proc/{os.getpid()}/exe", "-I", "-S", "-c", text, str(rank.pid), str(free_port())]
+        far = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert far.stdin
+            assert far.stdout
+            assert far.stdout.read(len(ends.GREETING)) == ends.GREETING
+            if gone == "rank":
+                rank.kill()
+                rank.wait()
+            elif gone == "input":
+                far.stdin.close()
+            else:
+                far.send_signal(signal.SIGTERM)
+            assert far.wait(120) == 0, gone
+            rest = far.stdout.read()
+        finally:
+            for process in (rank, far):
+                process.kill()
+                process.wait()
         assert (b"it has ended" in rest, b"its job is ending" in rest) == (gone == "rank", gone == "job"), gone
+        far.stdin.close()
+        far.stdout.close()
 
 
 @pytest.mark.parametrize(

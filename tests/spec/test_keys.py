@@ -50,7 +50,7 @@ def test_a_field_without_description_inherits_one() -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "default"),
     [
-        ("resources.time", "duration (minutes)", '"1h"'),
+        ("resources.time", "duration (minutes) | auto", '"1h"'),
         ("checkpoint.every", "duration (minutes)", '"10m"'),
         ("watchdog.floor", "duration (seconds)", '"30s"'),
         ("watchdog.loading", "duration (seconds)", '"6h"'),

@@ -63,7 +63,7 @@ def test_clusterctl_and_torchrun_agree_on_any_override(job_file: Path, key: str,
 
 
 def test_a_malformed_override_fails_without_repeating_its_value() -> None:
-    with pytest.raises(UsageError, match="expected KEY=VALUE, not: env.HF_TOKEN$"):
+    with pytest.raises(UsageError, match="expected KEY=VALUE, not: env.HF_TOKEN\n"):
         parse_override("env.HF_TOKEN hunter2", "reddit")
 
 

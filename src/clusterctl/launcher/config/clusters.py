@@ -44,7 +44,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
     cluster = read_values(Cluster, values, path)
-    if sys.platform != "linux" and cluster.kind != "slurm" and (client_data() or not cluster.host):
+    if sys.platform != "linux" and cluster.nodes_are_here and (client_data() or not cluster.host):
         system = {"darwin": "macOS"}.get(sys.platform, sys.platform)
         hint = "choose a cluster whose file has a `host`: clusterctl config list"
         raise UsageError(f"cluster {cluster.name}: this machine runs {system}, and jobs run on Linux only", hint)

@@ -302,10 +302,8 @@ async def connecting_end(multiplexer: Multiplexer, port: Port, until: Awaitable[
     await asyncio.gather(serving, ending, return_exceptions=True)
 
 
-async def _end_of(pid: int) -> str:
-    """Wait until the process or its job ends."""
-    terminated = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+async def _end_of(pid: int, terminated: asyncio.Event) -> str:
+    """Wait until the process ends, or its job, whose signal sets `terminated`."""
     stat = Path(f"/proc/{pid}/stat")
 
     def started() -> str:
@@ -323,8 +321,10 @@ async def _end_of(pid: int) -> str:
 
 async def main(pid: int, port: int) -> None:
     """Connect to `port` while the rank with this PID runs, through stdin and stdout."""
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
     async with Multiplexer(0, os.dup(1)) as multiplexer:
-        await connecting_end(multiplexer, Port(port, os.environ.get("SLURM_JOB_ID", "")), _end_of(pid))
+        await connecting_end(multiplexer, Port(port, os.environ.get("SLURM_JOB_ID", "")), _end_of(pid, terminated))
 
 
 if __name__ == "__main__":
