@@ -243,3 +243,10 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
         assert everyone - {fault.who} >= others, found
         assert found["certainty"] in ("certain", "likely")
     assert fault.words in found["cause"], found
+    if fault.state == "finished":
+        shown = stage.call("status", run.id, "--cluster", stage.cluster, "--roles").stdout
+        lines = [line.split() for line in shown.splitlines() if line.startswith(run.id)]
+        assert [line[1:3] for line in lines[1:]] == [["store", "1"], ["features", "1"], ["trainer", "2"]], shown
+        assert (
+            "trainer r01 node4 step" in stage.call("logs", run.id, "--cluster", stage.cluster, "--no-collapse").stdout
+        )
