@@ -198,14 +198,14 @@ FAULTS = {
         words="exited with 0 before it was ready",
     ),
     "trainer fails": Fault(
-        ('role.trainer.program=["python", "-c", "import sys; sys.exit(3)"]',),
+        ('role.trainer.program=["sh", "-c", "exit 3"]', "role.trainer.nodes=1"),
         "",
         cause="user-error",
         who=("trainer", 0),
         words="exited with 3",
     ),
     "a program that does not exist": Fault(
-        ('role.trainer.program=["no-such-program"]',),
+        ('role.trainer.program=["no-such-program"]', "role.trainer.nodes=1"),
         "",
         cause="user-error",
         who=("trainer", 0),
