@@ -198,14 +198,14 @@ FAULTS = {
         words="exited with 0 before it was ready",
     ),
     "trainer fails": Fault(
-        ('role.trainer.program=["python", "-c", "import sys; sys.exit(3)"]',),
+        ('role.trainer.program=["sh", "-c", "exit 3"]', "role.trainer.nodes=1"),
         "",
         cause="user-error",
         who=("trainer", 0),
         words="exited with 3",
     ),
     "a program that does not exist": Fault(
-        ('role.trainer.program=["no-such-program"]',),
+        ('role.trainer.program=["no-such-program"]', "role.trainer.nodes=1"),
         "",
         cause="user-error",
         who=("trainer", 0),
@@ -243,3 +243,10 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
         assert everyone - {fault.who} >= others, found
         assert found["certainty"] in ("certain", "likely")
     assert fault.words in found["cause"], found
+    if fault.state == "finished":
+        shown = stage.call("status", run.id, "--cluster", stage.cluster, "--roles").stdout
+        lines = [line.split() for line in shown.splitlines() if line.startswith(run.id)]
+        assert [line[1:3] for line in lines[1:]] == [["store", "1"], ["features", "1"], ["trainer", "2"]], shown
+        assert (
+            "trainer r01 node4 step" in stage.call("logs", run.id, "--cluster", stage.cluster, "--no-collapse").stdout
+        )

@@ -9,7 +9,8 @@ ClusterctlError
 ├── RunFailed           1    a run that was waited for did not finish (in `api.run`; contains the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
-│   └── ProgramEnded    1    the user's own program failed
+│   ├── ProgramEnded    1    the user's own program failed
+│   └── RoleFailed      1    a role was not ready in time, or ended too early
 └── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
 An error has a `message` (what is wrong, and where) and a `hint` (what to type next). Errors are rendered only in `cli`;
@@ -125,6 +126,10 @@ class ProgramEnded(TaskError):
         super().__init__(message, cause=Cause.USER if signal is None else Cause.KILLED)
         self.code = code
         self.signal = signal
+
+
+class RoleFailed(TaskError):
+    """A role of a job was not ready in time, or ended although others need it; nothing failed by itself."""
 
 
 def reason(error: BaseException) -> str:

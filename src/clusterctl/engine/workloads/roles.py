@@ -23,7 +23,7 @@ from clusterctl.engine.task.roles import Actor, probe
 from clusterctl.engine.workloads import command
 from clusterctl.engine.workloads.command import CommandJob, Warned
 from clusterctl.program import LEADS, ROLE
-from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
+from clusterctl.shared.errors import Cause, ClusterctlError, RoleFailed, TaskError
 from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
 from clusterctl.shared.node.role_plan import How, Part, Roles
@@ -189,7 +189,7 @@ class _Performance:
         elif mine:
             waits = self.part.serves and not actor.was_ready
             hint = "let it listen on {host} or 0.0.0.0, at {port}; a longer time: ready_within" if waits else ""
-            left = TaskError(end.text("why"), hint)
+            left = RoleFailed(end.text("why"), hint)
             self.context.events.exception(left)
         else:
             by = f": {whose}" if (whose := actor.culprit) else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.diagnosis.finding import Evidence
 from clusterctl.launcher.diagnosis.last_words import LastWords, last_words, launches
 from clusterctl.launcher.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
-from clusterctl.shared.errors import Cause
+from clusterctl.shared.errors import Cause, RoleFailed
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.heartbeats import EXIT_HUNG
 from clusterctl.shared.record.marks import EXIT_RESTART
@@ -331,7 +331,8 @@ def _task_exception(end: RankEnd) -> Candidate | None:
     if raised.type == "KeyboardInterrupt":
         return end.says(Cause.KILLED, _interrupted("it"), traceback=raised.traceback)
     if raised.cause is not None:
-        known = signature(f"{raised.type}: {raised.message}")
+        # The message of a role quotes what its `ready` showed, which is not the cause.
+        known = None if raised.type == RoleFailed.__name__ else signature(f"{raised.type}: {raised.message}")
         level = Level.NETWORK if raised.cause is Cause.NETWORK else Level.PRIMARY
         first_line = "".join(raised.message.strip().splitlines()[:1])
         return end.says(known or Signature(raised.cause, level), first_line or raised.type)

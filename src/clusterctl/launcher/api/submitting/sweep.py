@@ -89,7 +89,12 @@ def load_sweep(
             raise UsageError(f"cannot combine --sweep with {array.array_typed}", "leave one of them out")
         return SweepJobs([()], [array], [], _indices(array))
     if names and not words and not script:
-        words = [*resolve(name, target, given).job.argv]
+        unvaried = resolve(name, target, given).job
+        if unvaried.role:
+            one, role = min(names), [*unvaried.role][-1]
+            hint = f"vary a key of a role, such as role.{role}.nodes, or a variable: role.{role}.env.{one.upper()}"
+            raise UsageError(f"--sweep {one}: not a job key; the placeholders of roles are not for sweeps", hint)
+        words = [*unvaried.argv]
     jobs: list[Resolved] = []
     known: dict[object, Past] = {}
     wrong: list[tuple[Settings, ConfigError]] = []
