@@ -149,18 +149,6 @@ class Run(Shown):
 
     @property
     @operation()
-    def advice(self) -> str:
-        """One line if the last finished runs of the same job needed far less than this one requests, or nearly all.
-
-        Empty otherwise. Raises ConfigError if the run is damaged.
-        """
-        from clusterctl.launcher.api.submitting.past_runs import advice
-        from clusterctl.launcher.observe.run_record import read_record
-
-        return advice(self._job or read_record(self.directory).job, self.path.parent)
-
-    @property
-    @operation()
     def job_id(self) -> str | None:
         """The ID of its Slurm job; None if not known yet."""
         from clusterctl.launcher.observe.run_record import read_submission

@@ -322,7 +322,8 @@ def _submit_one(request: Request) -> None:
         ask_slurm = request.dry_run == "slurm" and not request.in_allocation
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
-    from clusterctl.launcher.api.submitting import start  # a dry run needs neither
+    from clusterctl.launcher.api.submitting import start  # a dry run needs none of them
+    from clusterctl.launcher.api.submitting.past_runs import advice_on
     from clusterctl.launcher.display.build_progress import shown
 
     def call(large: bool) -> Run:
@@ -333,7 +334,7 @@ def _submit_one(request: Request) -> None:
 
     run = options.asked_if_large(call, large=request.large_code)
     options.show_batches(run.batches)
-    options.show_advice(run.advice)
+    options.show_advice(advice_on(run))
     options.warn_of(run.warnings)
     echo_run(run, request.output)
     if not (request.follow or request.wait):

@@ -1,4 +1,7 @@
-"""What the last finished runs of the same job needed: `auto` takes it, and `submit` compares it with the request."""
+"""What the last finished runs of the same job needed: `auto` takes it, and `submit` compares it with the request.
+
+What reads runs is imported only if there are enough of that name: a submission should not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config import runs_folder
 from clusterctl.launcher.config.resolution import AUTO, default_warning
-from clusterctl.launcher.observe.attempt import read_evidence
-from clusterctl.launcher.observe.needs import (
-    enough_memory,
-    enough_time,
-    memory_requested,
-    used_in,
-    written_memory,
-)
-from clusterctl.launcher.observe.run_names import job_name
-from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.runs import newest_first
-from clusterctl.launcher.observe.state import judge
+from clusterctl.launcher.observe.run_names import job_name, run_ids
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.record.states import State
@@ -31,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.config import Resolved
     from clusterctl.shared.spec import Job
 
@@ -62,6 +55,12 @@ def past_needs(job: Job, folder: Path) -> Past:
 
 
 def _alike(job: Job, folder: Path) -> Iterator[Past]:
+    from clusterctl.launcher.observe.attempt import read_evidence
+    from clusterctl.launcher.observe.needs import used_in
+    from clusterctl.launcher.observe.run_record import read_record
+    from clusterctl.launcher.observe.runs import newest_first
+    from clusterctl.launcher.observe.state import judge
+
     wanted, now = _sameness(job), time.time()
     for run in islice(newest_first(folder, lambda one: job_name(one) == job.name), _MOST_READ):
         try:
@@ -99,6 +98,8 @@ def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Re
     asked = [name for name in ("memory", "time") if resolved.origins.get(f"resources.{name}") == AUTO]
     if not asked:
         return resolved
+    from clusterctl.launcher.observe.needs import enough_memory, enough_time, written_memory
+
     job, resources = resolved.job, resolved.job.resources
     known = {} if known is None else known
     if (same := (job.name, *_sameness(job))) not in known:
@@ -129,6 +130,10 @@ def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Re
 
 def advice(job: Job, folder: Path) -> str:
     """One line if the last runs of `job` in `folder` needed far less than it requests, or nearly all; else empty."""
+    if sum(job_name(run) == job.name for run in run_ids(folder)) < COUNT:
+        return ""
+    from clusterctl.launcher.observe.needs import enough_memory, enough_time, memory_requested, written_memory
+
     past, resources = past_needs(job, folder), job.resources
     if len(past.runs) < COUNT:
         return ""
@@ -146,6 +151,11 @@ def advice(job: Job, folder: Path) -> str:
     if not parts:
         return ""
     return f"the last {COUNT} runs of this job needed at most {' and '.join(parts)}: {' '.join(flags)}"
+
+
+def advice_on(run: Run) -> str:
+    """`advice` for a run that was just submitted; empty for one on another machine, where its files are."""
+    return advice(run._job, run.path.parent) if run._job and not run.place else ""  # noqa: SLF001 - not of its face
 
 
 def _is_off(needed: float, requested: float) -> bool:

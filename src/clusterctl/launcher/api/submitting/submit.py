@@ -168,7 +168,7 @@ class DryRun(Shown):
 
     @property
     def advice(self) -> str:
-        """How the request compares with what the job's last runs needed, if that differs; see `Run.advice`."""
+        """How the request compares with what the job's last runs needed, if that differs; see `past_runs.advice`."""
         from clusterctl.launcher.api.submitting.past_runs import advice
 
         return advice(self.resolved.job, self.plan.run.path.parent)
