@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.mistake import Desk
 
+from clusterctl.launcher.api.agents import reading
 from clusterctl.launcher.api.agents.limits import Limits
 from clusterctl.launcher.api.agents.plans import ACTIONS, TOKEN_SECONDS, Plans
 from clusterctl.launcher.api.agents.server import Agents
@@ -198,3 +199,15 @@ def test_a_stage_is_not_continued_since_others_would_start_with_it(desk: Desk, p
     record.write_text(json.dumps({**json.loads(record.read_text()), "stage": "train"}))
     with pytest.raises(UsageError, match="later stages of its job would start"):
         plans.plan_resume(run)
+
+
+@pytest.mark.parametrize("sent", ["", "no", "[1]", "5", "[" * 100_000, '{"next_cursor": "x", "pages_left": 9}'])
+def test_an_answer_of_a_host_that_lies_is_refused_or_harmless(
+    plans: Plans, monkeypatch: pytest.MonkeyPatch, sent: str
+) -> None:
+    monkeypatch.setattr(reading, "read_there", lambda *_: sent)
+    if sent.startswith("{"):
+        assert Agents(plans).call("runs", {}) == {}
+        return
+    with pytest.raises(ClusterctlError, match="invalid answer"):
+        Agents(plans).call("runs", {})

@@ -27,7 +27,7 @@ def test_keys_have_type_default_and_a_description_below(capsys: pytest.CaptureFi
     assert cli.run(["config", "keys"]) == 0
     lines = capsys.readouterr().out.splitlines()
     position = next(number for number, line in enumerate(lines) if line.startswith("resources.time "))
-    assert lines[position].split() == ["resources.time", "duration", "(minutes)", '"1h"']
+    assert lines[position].split() == ["resources.time", "duration", "(minutes)", "|", "auto", '"1h"']
     assert lines[position + 1].startswith("    Time limit")
     keys = [number for number, line in enumerate(lines) if re.match(r"[a-z_.]+ {2,}", line)]
     assert len(keys) > 150

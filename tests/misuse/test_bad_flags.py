@@ -142,7 +142,7 @@ def script(typed: str, expected: str, hint: str, code: int = USAGE) -> Mistake:
     usage("usage --by node", "invalid value for '--by'"),
     usage("usage --since yesterday", "--since yesterday: not a duration", "--since 2d"),
     usage("usage --since", "requires an argument"),
-    usage("usage cora", "unexpected extra argument"),
+    usage("usage cora pie", "unexpected extra argument"),
 )
 def test_invalid_options_of_clean_and_usage(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LIMIT = 6000  # characters of a page as JSON
 OUTPUT = "program_output"  # the field for text that programs wrote, separate from our own
+_OURS = ("next_cursor", "pages_left")
 _RESERVED = 200  # of a page: braces, the cursor
 _LARGEST_PIECE = 3000  # a value that cannot be split; longer ones are shortened
 _LONGEST_TEXT = 400  # in such a value
@@ -47,7 +48,7 @@ def pages(answer: Mapping[str, Any], limit: int = LIMIT) -> list[dict[str, Any]]
 def _pieces(answer: Mapping[str, Any]) -> Iterator[tuple[str, Any, type | None]]:
     """The parts of an answer that stay together: key, value, and what they are joined to (None: a whole value)."""
     for key, value in answer.items():
-        if key == OUTPUT:
+        if key in (OUTPUT, *_OURS):  # the last, or not from here
             continue
         if isinstance(value, list | tuple):
             if not value:

@@ -19,7 +19,7 @@ from clusterctl.launcher.api.agents.tools import LONGEST_TEXT, Settings, Tool
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings as typed_settings
 from clusterctl.launcher.config.secrets import HIDDEN
-from clusterctl.shared.errors import ClusterctlError, UsageError
+from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 from clusterctl.shared.record.plain_text import plain
 from clusterctl.shared.record.vocabulary import KNOWN
 
@@ -263,7 +263,7 @@ def nodes(cluster: Cluster = None) -> dict[str, Any]:
 
 def fit(job: JobName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
     """Show where and when a job would fit, without submitting it: per partition, and Slurm's own estimate."""
-    record: dict[str, Any] = json.loads(_fit(in_project(job), cluster, overrides=changes(settings)))
+    record = _answer_of(_fit(in_project(job), cluster, overrides=changes(settings)))
     return _known(record, [key for key in record if key != "schema_version"])
 
 
@@ -351,8 +351,18 @@ def read(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a reading tool, on the machine of its cluster."""
     if tool.name in _HERE:
         answer: dict[str, Any] = tool.function(**arguments)
-    else:
-        answer = json.loads(read_there(tool.name, json.dumps(dict(arguments)), arguments.get("cluster")))
+        return answer
+    return _answer_of(read_there(tool.name, json.dumps(dict(arguments)), arguments.get("cluster")))
+
+
+def _answer_of(text: str) -> dict[str, Any]:
+    """An answer that may come from another machine, which is not trusted. Raises HostError if it is none."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise HostError("clusterctl on the host sent an invalid answer", "ask again")
     return answer
 
 
