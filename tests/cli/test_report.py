@@ -50,11 +50,17 @@ def test_open_starts_the_browser_of_this_machine(desk: Desk, tmp_path: Path) -> 
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}\n')
     browser.chmod(0o755)
-    desk.set(BROWSER=f"{browser} %s", PATH="/nowhere", DISPLAY=None, WAYLAND_DISPLAY=None)
+
+    def browsers(command: str | None) -> None:
+        desk.set(BROWSER=command, PATH="/nowhere", DISPLAY=None, WAYLAND_DISPLAY=None)
+        for name, fresh in (("_tryorder", None), ("_browsers", {})):  # the module looks only once in a process
+            desk.patch.setattr(f"webbrowser.{name}", fresh)
+
+    browsers(f"{browser} %s")
     code, out, err = desk.type(("report", "one", "--output", "a b.html", "--open"))
     assert (code, out, err) == (0, "a b.html\n", "")
     assert seen.read_text() == Path("a b.html").resolve().as_uri()
-    desk.set(BROWSER=None)
+    browsers(None)
     code, out, err = desk.type("report one --output other.html --open")
     check_message(err, "--open: no browser on this machine", "BROWSER")
     assert (code, out, Path("other.html").exists()) == (USAGE, "", False)
