@@ -20,7 +20,13 @@ from clusterctl.launcher import cli
 from clusterctl.shared.record.layout import RunDir
 
 MAC = Path(__file__).parents[1] / "support" / "mac"
-PROGRAM = "import clusterctl.program, time; clusterctl.program.log(step=1, loss=0.5); print('trained', flush=True); time.sleep(600)"
+PROGRAM = """
+import time
+import clusterctl.program
+clusterctl.program.log(step=1, loss=0.5)
+print("trained", flush=True)
+time.sleep(600)
+"""
 
 
 def on_a_mac(*words: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:

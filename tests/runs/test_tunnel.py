@@ -106,7 +106,13 @@ class Tunnel:
 
     def asked(self, data: bytes) -> bytes:
         with self.connect() as connection:
-            threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR))).start()
+
+            def send() -> None:
+                with suppress(OSError):  # it may be closed at once
+                    connection.sendall(data)
+                    connection.shutdown(socket.SHUT_WR)
+
+            threading.Thread(target=send).start()
             return b"".join(iter(lambda: connection.recv(2**16), b""))
 
 

@@ -67,7 +67,10 @@ class Session:
         os.set_blocking(self._input.fileno(), False)
         self._writing = False
         if callbacks.input is not None:
-            self._selector.register(callbacks.input, selectors.EVENT_READ)
+            try:
+                self._selector.register(callbacks.input, selectors.EVENT_READ)
+            except PermissionError:  # epoll takes neither files nor /dev/null, which are always readable
+                self._sources.append(_frames_of_file(callbacks.input))
         if callbacks.signals:
             self._selector.register(callbacks.signals.wake, selectors.EVENT_READ, callbacks.signals)
 
@@ -201,6 +204,12 @@ class Session:
 
     def _ended(self, stream: Any) -> None:
         self._selector.unregister(stream)
+
+
+def _frames_of_file(descriptor: int) -> Iterator[bytes]:
+    while data := os.read(descriptor, CHUNK):
+        yield Frame(FrameKind.INPUT, data).packed()
+    yield Frame(FrameKind.INPUT, b"").packed()
 
 
 def _read(descriptor: int) -> bytes | None:
