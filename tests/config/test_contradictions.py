@@ -186,3 +186,23 @@ def test_each_workload_refuses_what_it_cannot_learn_or_measure(
     workload: str, train: Any, data: Data, expected: list[str]
 ) -> None:
     assert keys(Job(name="x", workload=workload, train=train, data=data)) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "expected"),
+    [
+        ({"model": "m:Net", "generated": 0.1, "embedding_width": 8}, Data(), []),
+        ({"model": "m:Net", "temporal_strategy": "last"}, Data(load="m:load"), []),
+        ({"model": "m:Net", "temporal_strategy": "last"}, Data(root="/d"), ["train.temporal_strategy"]),
+        ({"model": "m:Net", "temporal_strategy": "last", "replace": True}, Data(load="m:load"), ["train.replace"]),
+        ({"model": "rgat", "embedding_width": 8}, Data(load="m:load"), []),
+        ({"model": "gat", "embedding_width": 8}, Data(load="m:load"), ["train.embedding_width"]),
+        ({"model": "GAT", "generated": 0.1}, Data(root="/d"), ["train.generated"]),
+        ({"model": "rgat", "temporal_strategy": "last"}, Data(load="m:load"), ["train.temporal_strategy"]),
+    ],
+)
+def test_keys_of_several_types_and_times_need_a_model_that_uses_them(
+    settings: Any, data: Data, expected: list[str]
+) -> None:
+    train = NodeClassificationTrain(**settings)
+    assert keys(Job(name="x", workload="node-classification", train=train, data=data)) == expected

@@ -15,13 +15,14 @@ import torch
 from support.made_graphs import AUTHOR, INSTITUTE, PAPER, bare_academy, random_academy
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import HeteroConv, SAGEConv
+from torch_geometric.nn import GCN, HeteroConv, SAGEConv
 
 from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.igb import read_raw
 from clusterctl.engine.data.own_relations import relations_of
+from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.sharded_table import whole_weights
-from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe, shared
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.loop import fit
@@ -487,3 +488,23 @@ def test_a_model_that_takes_dicts_is_refused_on_one_type(random_graph: Any, lone
     with pytest.raises(TaskError, match="the data has one type of nodes and edges") as caught:
         OwnNodeClassification(random_graph(), TRAIN, lone_task)
     assert "HeteroData" in caught.value.hint
+
+
+def test_keys_of_several_types_are_refused_or_named_on_one_type(
+    random_graph: Any, users: Any, lone_task: Task, capsys: Any
+) -> None:
+    users.Net = lambda in_channels, out_channels: GCN(in_channels, 4, 2, out_channels)
+    train = NodeClassificationTrain(model="users:Net", embedding_width=8, precision="float64")
+    OwnNodeClassification(random_graph(), train, lone_task)
+    assert "train.embedding_width is not used: the data has one type of nodes" in capsys.readouterr().out
+    with pytest.raises(TaskError, match="train.temporal_strategy needs HeteroData with times"):
+        OwnNodeClassification(random_graph(), replace(train, temporal_strategy="last"), lone_task)
+    users.Net = Net
+    TypedNodeClassification(random_academy(), TRAIN, lone_task)
+    assert "train.embedding_width is not used: all types of nodes" in capsys.readouterr().out
+
+
+def test_graphs_of_several_types_are_not_arranged(tmp_path: Path) -> None:
+    recipe = arranged(Recipe("academy", {}, lambda _: random_academy()), "neighbours", "given")  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"data.order is not supported on several types"):
+        recipe.build(tmp_path)

@@ -48,6 +48,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     identity: dict[str, Any] = {
         "load": name,
         "edges": "with attributes",
+        "times": True,
         "root": data.root and str(Path(data.root).resolve()),
     } | reading
     identity["code"] = code_digest(name.partition(":")[0])

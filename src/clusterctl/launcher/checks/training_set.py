@@ -55,7 +55,7 @@ def training_set(job: Job) -> TrainingSet | None:
                 return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
             case NodeClassificationTrain(batch="clusters", clusters=clusters, clusters_per_subgraph=together):
                 return TrainingSet(-(-clusters // together), "subgraphs", exact=False)  # fewer if some are empty
-            case NodeClassificationTrain(model="rgat", generated=scale) if scale and not (root or job.data.load):
+            case NodeClassificationTrain(generated=scale) if scale and not (root or job.data.load):
                 return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
             case NodeTrain() if root and (raw := root / "raw" / "reddit_data.npz").exists():
                 return TrainingSet(_once(_marked_nodes, raw), "nodes")

@@ -371,6 +371,12 @@ class NodeClassificationTrain(Learning, LoopTrain):
             yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
         if self.generated and self.model != "rgat" and ":" not in self.model:
             yield "train.generated", f'model "{self.model}" has no graph to generate; set data.root or data.load'
+        if (
+            self.embedding_width != NodeClassificationTrain.embedding_width
+            and self.model != "rgat"
+            and ":" not in self.model
+        ):
+            yield "train.embedding_width", f'model "{self.model}" takes one type of nodes; remove this key'
         if self.temporal_strategy == "last" and self.replace:
             yield "train.replace", "the latest neighbours are taken once; remove this key"
         if self.temporal_strategy != "uniform" and (":" not in self.model or not data.load):
@@ -522,8 +528,6 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
-    embedding_width: Count = 64
-    """On several types of nodes: width of the embeddings that are learned for types without features."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)

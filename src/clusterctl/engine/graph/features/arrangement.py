@@ -7,7 +7,7 @@ each node joins the cluster of most of its neighbours. This is done once, when t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import edge_ranges
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.storage import Graph, Recipe
+from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,10 @@ def arranged(recipe: Recipe[Graph], order: str, precision: str) -> Recipe[Graph]
         return recipe
 
     def build(scratch: Path) -> Graph:
-        graph = recipe.build(scratch)
+        graph: Any = recipe.build(scratch)
+        if not isinstance(graph, Graph):
+            key = "order" if order != "given" else "disk_precision"
+            raise TaskError(f"data.{key} is not supported on several types of nodes", "remove this key", Cause.USER)
         dtype = torch.bfloat16 if precision == "bfloat16" else graph.x.dtype
         if order == "neighbours":
             return renumbered(graph, neighbour_order(graph), dtype, scratch)

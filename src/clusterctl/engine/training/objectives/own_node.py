@@ -199,6 +199,11 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
             model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         check_takes_one_type(self.model, train.model)
+        if train.temporal_strategy != "uniform":
+            what = "train.temporal_strategy needs HeteroData with times, and the data has one type of nodes"
+            raise TaskError(what, "remove this key, or return HeteroData from data.load", Cause.USER)
+        if train.embedding_width != type(train).embedding_width and task.place.rank == 0:
+            print("train.embedding_width is not used: the data has one type of nodes")
         is_pygs = not hasattr(self.model, "layer") and forward_of(self.model).is_pygs
         self._own = (PygModel if is_pygs else OwnModel)(self.model, train.model, outputs)
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
-    from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
+    from clusterctl.shared.spec import NodeClassificationTrain
 
 
 class RelationSample(NamedTuple):
@@ -155,7 +155,7 @@ class RelationNodeClassification(Objective[RelationSample]):
 def embeddings_of(
     graph: HeteroGraph,
     kinds: Iterable[str],
-    train: NodeClassificationTrain | LinkPredictionTrain,
+    train: NodeClassificationTrain,
     dtype: torch.dtype,
     task: Task,
 ) -> Embeddings | None:
@@ -165,6 +165,8 @@ def embeddings_of(
     """
     bare = {kind: graph.num_nodes[kind] for kind in kinds if kind not in graph.x}
     if not bare:
+        if train.embedding_width != type(train).embedding_width and task.place.rank == 0:
+            print("train.embedding_width is not used: all types of nodes that the model reads have features x")
         return None
     named = ", ".join(bare)
     plain_adam = train.optimizer == "adam" and not train.optimizer_options
