@@ -162,7 +162,7 @@ def of_graphs(module: Any, graphs: Any, train: dict[str, Any], seed: int) -> flo
             optimizer.step()
     model.eval()
     (batch,) = DataLoader(testing, len(testing))
-    scores = call(model, batch)
+    scores = call(model, batch).detach()
     return float((scores - batch.y).abs().mean() if is_number else (scores.argmax(1) == batch.y).double().mean())
 
 
