@@ -26,6 +26,7 @@ from torch_geometric.utils import negative_sampling
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.workloads import graph_classification, link_prediction, node_classification
 from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.vocabulary import Role, metric_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "pyg"
 WORKLOADS = {
@@ -45,7 +46,7 @@ class Scores:
 
     def write(self, **values: float) -> None:
         for name, value in values.items():
-            if name.startswith("test_") and name not in ("test_nodes", "test_edges", "test_graphs"):
+            if metric_of(name).role is Role.RESULT and not name.endswith("_deviation"):
                 self.score = value
 
     def __getattr__(self, name: str) -> Any:
@@ -161,7 +162,7 @@ def of_graphs(module: Any, graphs: Any, train: dict[str, Any], seed: int) -> flo
             optimizer.step()
     model.eval()
     (batch,) = DataLoader(testing, len(testing))
-    scores = call(model, batch)
+    scores = call(model, batch).detach()
     return float((scores - batch.y).abs().mean() if is_number else (scores.argmax(1) == batch.y).double().mean())
 
 
