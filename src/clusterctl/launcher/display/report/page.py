@@ -53,7 +53,9 @@ def examine(
     many = status.record.job.resources.nodes * status.record.tasks_per_node > MOST_LOGS
     last = Logs(run, Selection(rank=0 if many else None, host=True), tail=_TAIL).read(ended=True)
     failed = status.state.ended and status.state is not State.FINISHED
-    errors = read_logs(run, Selection(host=True), tail=_ERROR_TAIL).errors() if failed and run.attempts() else []
+    blamed = next((finding.rank for finding in diagnosis.findings if finding.rank is not None), 0)
+    searched = Selection(rank=blamed if many else None, host=True)
+    errors = read_logs(run, searched, tail=_ERROR_TAIL).errors() if failed and run.attempts() else []
     return PostMortem(
         as_of=found.as_of,
         status=status,
