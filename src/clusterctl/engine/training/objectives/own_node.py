@@ -19,7 +19,7 @@ from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of, sampler_of, seeds_of, uses_labor
 from clusterctl.engine.training.own.inference import OwnInference
-from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_library import of_pyg
 from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of, with_used_edges
@@ -196,6 +196,7 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:
+            check_takes_one_type(found(train.model, "train.model"), train.model)
             model = built(train.model, sizes, train.options, layers, lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         check_takes_one_type(self.model, train.model)

@@ -56,8 +56,10 @@ def delegate_of(model: nn.Module, method: str) -> nn.Module | None:
     return part if isinstance(part, nn.Module) and Forward.of(getattr(model, method), method).rest else None
 
 
-def check_takes_one_type(model: nn.Module, name: str, method: str = "forward") -> None:
-    """Raise TaskError if a model without `layer` takes dicts by type."""
+def check_takes_one_type(model: Any, name: str, method: str = "forward") -> None:
+    """Raise TaskError if a model without `layer`, or a class of such models, takes dicts by type."""
+    if not hasattr(model, method):
+        return  # a function that makes the model
     form = forward_of(model, method)
     if form.is_by_type and not hasattr(model, "layer"):
         hint = 'return HeteroData from data.load, and use workload "node-classification"'

@@ -53,9 +53,8 @@ def examine(
     many = status.record.job.resources.nodes * status.record.tasks_per_node > MOST_LOGS
     last = Logs(run, Selection(rank=0 if many else None, host=True), tail=_TAIL).read(ended=True)
     failed = status.state.ended and status.state is not State.FINISHED
-    blamed = next((finding.rank for finding in diagnosis.findings if finding.rank is not None), 0)
-    searched = Selection(rank=blamed if many else None, host=True)
-    errors = read_logs(run, searched, tail=_ERROR_TAIL).errors() if failed and run.attempts() else []
+    searched = failed and not many and run.attempts()  # of many ranks, the findings have the error
+    errors = read_logs(run, Selection(host=True), tail=_ERROR_TAIL).errors() if searched else []
     return PostMortem(
         as_of=found.as_of,
         status=status,
