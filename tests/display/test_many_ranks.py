@@ -115,8 +115,10 @@ def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, course: Co
 @pytest.mark.parametrize("course", Course)
 @pytest.mark.parametrize("look", [look for look in LOOKS if look is not errors])
 def test_more_ranks_cause_no_more_repeated_reads(looked, course: Course, look: Look) -> None:
-    few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
-    assert len(many.repeated) <= len(few.repeated)
+    few, many = (
+        [path for path in looked(look, ranks, course).read.repeated if "telemetry" not in path] for ranks in (FEW, MANY)
+    )
+    assert len(many) == len(few)  # of telemetry, only that of some nodes is read
 
 
 @pytest.mark.parametrize("look", LOOKS)
