@@ -113,7 +113,7 @@ INSIDE = "inside a folder of ours"
 TEMPORARY = "a temporary folder with a random name"
 DATA = "data that nothing executes, in a folder of the user's choice"
 MAKERS = {
-    "launcher/submission/fetched_wheels.py": "a temporary folder, whose name nobody knows before",
+    "launcher/submission/fetched_wheels.py": TEMPORARY,
     "shared/node/script_start.py": INSIDE,
     "shared/node/script_task.py": INSIDE,
     "launcher/api/export.py": TEMPORARY,
