@@ -128,6 +128,9 @@ def test_a_message_that_was_sent_before_is_not_accepted_again(actors: list[Actor
         def recv(self, count: int) -> bytes:
             return self.connection.recv(count)
 
+        def close(self) -> None:
+            self.connection.close()
+
         def sendall(self, content: bytes) -> None:
             recorded.append(content)
             self.connection.sendall(content)
