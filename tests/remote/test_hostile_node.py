@@ -63,6 +63,7 @@ COMMANDS = {
     "status": ["status"],
     "submit": ["submit", "cora", "--wait"],
     "track": ["track", RUN],
+    "tunnel": ["tunnel", RUN, "8888:0"],
     "usage": ["usage"],
     "why": ["why", RUN],
 }  # fmt: skip
