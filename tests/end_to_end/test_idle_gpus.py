@@ -52,4 +52,4 @@ def test_a_run_with_idle_gpus_is_ended_and_why_is_certain_of_the_cause(stage: St
     assert (why["class"], why["certainty"]) == ("idle-gpus", "certain")
     assert "all GPUs on all nodes were idle" in why["cause"]
     shown = stage.call("status", run.id, "--cluster", stage.cluster).stdout
-    assert "GPUs idle" in shown
+    assert "all GPUs on all nodes were idle" in shown

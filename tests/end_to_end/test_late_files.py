@@ -227,7 +227,7 @@ def test_a_superseded_attempt_exits_and_does_not_finish_the_run(late: Stage, set
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
     newer = {**os.environ, "SLURMD_NODENAME": "node3"}  # a node that the first attempt is not on
-    begin = 'mkdir "$1" && echo \'{"attempt": 1}\' >"$1/host.json"'
+    begin = 'until mkdir -p "$1" && echo \'{"attempt": 1}\' >"$1/host.json"; do sleep 0.1; done'
     subprocess.run(["sh", "-c", begin, "sh", run.attempt(1).path], env=newer, check=True)
     wait_until(lambda: not alive(run), 90, "the first attempt to leave")
     assert all(any(event["event"] == "superseded" for event in recorded(there.attempt(0), rank)) for rank in range(4))

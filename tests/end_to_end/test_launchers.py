@@ -78,7 +78,8 @@ def test_torchrun_trains_on_all_nodes(user: Stage) -> None:
     user.wait_for_stage(run, "finished", seconds=180)
     workers = {line for rank in (0, 1) for line in user.log(run, rank).splitlines()}
     assert workers == {f"worker {number} of 4 --nnodes 7" for number in range(4)}
-    assert user.status(run)["ranks"] == 2
+    status = user.status(run)
+    assert (status["nodes"], status["tasks_per_node"]) == (2, 1)
 
 
 @pytest.mark.long

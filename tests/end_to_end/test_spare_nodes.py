@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -158,7 +159,8 @@ def switched_off(stage: Stage, name: str) -> Iterator[None]:
     finally:
         node.switch_on(sandbox, name)
         stage.slurm("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
-        stage.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        with suppress(subprocess.CalledProcessError):  # it has returned by itself
+            stage.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
         node.wait_for(sandbox, [name])
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from clusterctl.engine.task import meeting, roles
 from clusterctl.engine.task.roles import Actor, probe
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.node.role_plan import Roles
+from clusterctl.shared.record import secret
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.layout import Attempt, RunDir
 from clusterctl.shared.record.place import Place
@@ -108,13 +109,24 @@ def test_a_stranger_takes_no_part_and_disturbs_nobody(
             stranger.shutdown(socket.SHUT_WR)
             while stranger.recv(1024):
                 pass
-    monkeypatch.setattr(roles.secret, "read", lambda attempt: b"x" * 32)
+    monkeypatch.setattr(secret, "read", lambda attempt: b"x" * 32)
     channel = roles._connected(attempt, 1)
     channel.send({"kind": "joined", "host": "evil", "port": 1, "meeting": 1})
     with channel.connection, pytest.raises(OSError, match="ended|reset"):
         channel.receive()
     assert actors[0].end is None
     assert actors[0].wait_for_start()
+
+
+def test_silent_strangers_do_not_hold_up_the_others(attempt: Attempt, actors: list[Actor]) -> None:
+    with ExitStack() as closing:
+        for _ in range(20):
+            closing.enter_context(socket.create_connection(meeting.find(attempt)))
+        late = closing.enter_context(socket.create_connection(meeting.find(attempt), timeout=10))
+        assert len(late.recv(32)) == 32  # strangers served one after another would take 40 s
+        actors[0].ready()
+        actors[1].ready()
+        assert actors[2].wait_for_start()
 
 
 def test_a_message_that_was_sent_before_is_not_accepted_again(actors: list[Actor]) -> None:

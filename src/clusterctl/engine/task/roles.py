@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.roles import Address
 
 _LONGEST_LINE = 1 << 22
+_MOST_STRANGERS = 64
+_HEAD_BYTES = 36  # the nonce and the rank of a connection's other end
 _TICK_SECONDS = 0.5
 _LAST_SECONDS = 2.0  # for messages on their way when all is over
 _PROBE_SECONDS = 2.0
@@ -64,19 +67,14 @@ class Channel:
 
     def receive(self) -> list[Fields]:
         """The messages that have arrived; waits for some. Raises OSError at the end, and for anything not authentic."""
-        block = self.connection.recv(1 << 16)
-        if not block:
-            raise ConnectionResetError("the connection has ended")
+        return self.messages_in(_read(self.connection))
+
+    def messages_in(self, block: bytes) -> list[Fields]:
+        """The messages that end in the next bytes from the other end. Raises OSError for anything not authentic."""
         *lines, self._torn = (self._torn + block).split(b"\n")
         if len(self._torn) > _LONGEST_LINE:
             raise ConnectionAbortedError("line too long")
         return [self._opened(line) for line in lines]
-
-    def first(self) -> Fields:
-        """The first message, which the other end sends before it gets an answer. Raises OSError."""
-        while True:
-            if found := self.receive():
-                return found[0]
 
     def _opened(self, line: bytes) -> Fields:
         tag, body = line[:64], line[65:]
@@ -85,6 +83,16 @@ class Channel:
             raise ConnectionAbortedError("not from this attempt")
         self._received += 1
         return Fields(parse_record(body) or {})
+
+
+@dataclass
+class _Guest:
+    """A connection before its first message has been checked."""
+
+    connection: socket.socket
+    nonce: bytes
+    until: float
+    content: bytes = b""
 
 
 class Stage:
@@ -97,6 +105,7 @@ class Stage:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._channels: dict[int, Channel] = {}
+        self._guests: list[_Guest] = []
         self.address: tuple[str, int] = self._listener.getsockname()
         threading.Thread(target=self._serve, name="roles", daemon=True).start()
 
@@ -107,8 +116,12 @@ class Stage:
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     if key.fileobj is self._listener:
                         self._accept()
+                    elif isinstance(key.data, _Guest):
+                        self._welcome(key.data)
                     else:
-                        self._read(key.data)
+                        self._hear(key.data)
+                for guest in [guest for guest in self._guests if time.monotonic() > guest.until]:
+                    self._turn_away(guest)
                 self._send(self._director.tick(time.monotonic()))
                 if self._director.over and leave_at is None:
                     leave_at = time.monotonic() + (_LAST_SECONDS if len(self._selector.get_map()) > 1 else 0)
@@ -119,26 +132,50 @@ class Stage:
                 channel.connection.close()
 
     def _accept(self) -> None:
+        """Greet a connection, without waiting for its answer: strangers must not hold up the ranks."""
         connection, _ = self._listener.accept()
-        connection.settimeout(_PROBE_SECONDS)  # a stranger must not hold up the others
+        connection.settimeout(_PROBE_SECONDS)
+        guest = _Guest(connection, os.urandom(32), time.monotonic() + _PROBE_SECONDS)
+        self._guests.append(guest)
+        self._selector.register(connection, selectors.EVENT_READ, guest)
+        if len(self._guests) > self._ranks + _MOST_STRANGERS:
+            self._turn_away(self._guests[0])
         try:
-            nonce = os.urandom(32)
-            connection.sendall(nonce)
-            answer = _exactly(connection, 36)
-            rank = int.from_bytes(answer[32:], "big")
-            channel = Channel(connection, self._secret, f"to {rank}", f"from {rank}", nonce + answer[:32])
-            first = channel.first()
-            if not 0 <= rank < self._ranks or rank in self._channels or first.text("kind") != "joined":
+            connection.sendall(guest.nonce)
+        except OSError:
+            self._turn_away(guest)
+
+    def _turn_away(self, guest: _Guest) -> None:
+        if guest in self._guests:
+            self._guests.remove(guest)
+            self._selector.unregister(guest.connection)
+            guest.connection.close()
+
+    def _welcome(self, guest: _Guest) -> None:
+        """Take in what a guest has sent; once that is the first message of a rank, it is a rank."""
+        try:
+            guest.content += _read(guest.connection)
+            if len(guest.content) < _HEAD_BYTES:
+                return
+            rank = int.from_bytes(guest.content[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
+            nonces = guest.nonce + guest.content[: _HEAD_BYTES - 4]
+            channel = Channel(guest.connection, self._secret, f"to {rank}", f"from {rank}", nonces)
+            messages = channel.messages_in(guest.content[_HEAD_BYTES:])
+            if not messages:
+                return
+            if not 0 <= rank < self._ranks or rank in self._channels or messages[0].text("kind") != "joined":
                 raise ConnectionAbortedError("no rank of this run, or here already")
         except OSError:
-            connection.close()
+            self._turn_away(guest)
             return
+        self._guests.remove(guest)
+        self._selector.modify(guest.connection, selectors.EVENT_READ, rank)
         self._channels[rank] = channel
         self._send([(rank, {"kind": "welcome"})])
-        self._send(self._director.hear(rank, first, time.monotonic()))
-        self._selector.register(connection, selectors.EVENT_READ, rank)
+        for message in messages:
+            self._send(self._director.hear(rank, message, time.monotonic()))
 
-    def _read(self, rank: int) -> None:
+    def _hear(self, rank: int) -> None:
         try:
             for message in self._channels[rank].receive():
                 self._send(self._director.hear(rank, message, time.monotonic()))
@@ -274,6 +311,13 @@ def _connected(attempt: Attempt, rank: int) -> Channel:
 def _no_coordinator(why: str) -> TaskError:
     hint = "name the network that joins the nodes as `interface` in the cluster file"
     return TaskError(f"no connection to rank 0, which coordinates the roles: {why}", hint, Cause.NETWORK)
+
+
+def _read(connection: socket.socket) -> bytes:
+    """What has arrived; waits for something. Raises OSError at the end."""
+    if block := connection.recv(1 << 16):
+        return block
+    raise ConnectionResetError("the connection has ended")
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
