@@ -282,12 +282,29 @@ def test_the_nodes_end_runs_as_text_with_the_standard_library_and_ends_with_its_
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "65536", "8888:", ":8888", "1:2:3", "-1", "8888:x", "８８", "99999999999999"]
+    "text",
+    [
+        "",
+        "0",
+        "65536",
+        "8888:",
+        ":8888",
+        "1:2:3",
+        "-1",
+        "web",
+        "web:",
+        "web:1:2:3",
+        "web:x",
+        "8888:x",
+        "８８",
+        "99999999999999",
+    ],
 )
 def test_what_is_not_a_port_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a port"):
         parse_ports(text)
-    assert (parse_ports("8888"), parse_ports("1:65535")) == ((8888, 8888), (1, 65535))
+    assert (parse_ports("8888"), parse_ports("1:65535")) == ((8888, 8888, ""), (1, 65535, ""))
+    assert (parse_ports("web:80"), parse_ports("a-1:80:8080")) == ((80, 80, "web"), (80, 8080, "a-1"))
 
 
 def test_a_port_that_is_taken_here_is_refused_with_a_free_one() -> None:

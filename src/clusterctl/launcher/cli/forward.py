@@ -207,7 +207,7 @@ class Forwarded:
         with end.in_background() as (given, put):
             code = self._talk(self.words, output=put, given=given)
         if end.ended:
-            click.echo(plain(f"the tunnel ended with rank {self.values['rank']}: {end.ended}"), err=True)
+            click.echo(plain(f"the tunnel ended: {end.ended}"), err=True)
         return 0 if end.ended else code
 
     def _talk(

@@ -9,9 +9,10 @@ import click
 
 from clusterctl.launcher.api.find import find, living
 from clusterctl.launcher.api.remote.operations import client_data
-from clusterctl.launcher.api.tunnel import ListeningEnd, open_tunnel, parse_ports, tunnel_step
+from clusterctl.launcher.api.tunnel import ListeningEnd, open_tunnel, parse_ports, rank_of, tunnel_step
 from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn
 from clusterctl.launcher.cli.remote import remotely
+from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,21 +22,29 @@ def listening_end(values: Mapping[str, Any]) -> ListeningEnd:
     """The end of a tunnel on this machine, which prints its address once it is connected."""
     from clusterctl.launcher.display.plain import plain
 
-    port, local = parse_ports(values["ports"])
+    port, local, _ = parse_ports(values["ports"])
 
     def announce(node: str, problem: str) -> None:
         click.echo(f"127.0.0.1:{local}")
-        click.echo(f"connected to port {port} on {plain(node)}, rank {values['rank']}; {CTRL_C}", err=True)
+        click.echo(f"connected to port {port} on {plain(node)}, {named(values)}; {CTRL_C}", err=True)
         if problem:
             warn(f"{problem} yet" if problem.startswith("nothing") else problem)
 
     return ListeningEnd(local, announce, warn)
 
 
+def named(values: Mapping[str, Any]) -> str:
+    """The rank of the tunnel: `rank 3`, or `server r00`."""
+    role, rank = parse_ports(values["ports"]).role, values["rank"]
+    return labels([(role, rank)]) if role else f"rank {rank}"
+
+
 @click.command(short_help="Connect to a port on a rank's node")
 @click.argument("name", metavar="RUN")
-@click.argument("ports", metavar="PORT[:LOCAL]")
-@click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank on the node; default: 0.")
+@click.argument("ports", metavar="[ROLE:]PORT[:LOCAL]")
+@click.option(
+    "--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank on the node, of ROLE if given; default: 0."
+)
 @cluster_option
 @remotely(session=True, tunnel=listening_end)
 def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
@@ -49,13 +58,16 @@ def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
     Examples:
       clusterctl tunnel @last 8888
       clusterctl tunnel cora 6006:16006 --rank 3
+      clusterctl tunnel @last server:8000
     """
-    port, _ = parse_ports(ports)
+    wanted, run = parse_ports(ports), find(living(name, cluster), cluster)
+    place = rank_of(run, wanted.role, rank)
     if not client_data():
-        end = listening_end({"ports": ports, "rank": rank})
-        open_tunnel(end, find(living(name, cluster), cluster), rank, port)
-        click.echo(f"the tunnel ended with rank {rank}: {end.ended}", err=True)
+        values = {"ports": ports, "rank": rank}
+        end = listening_end(values)
+        open_tunnel(end, run, place, wanted.there)
+        click.echo(f"the tunnel ended: {end.ended}", err=True)
         return
     # The other end is on the machine where the command was typed: it has this process's input and output.
-    argv, environment = tunnel_step(find(living(name, cluster), cluster), rank, port)
+    argv, environment = tunnel_step(run, place, wanted.there)
     os.execve(argv[0], argv, environment)
