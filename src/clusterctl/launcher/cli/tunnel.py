@@ -63,8 +63,7 @@ def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
     wanted, run = parse_ports(ports), find(living(name, cluster), cluster)
     place = rank_of(run, wanted.role, rank)
     if not client_data():
-        values = {"ports": ports, "rank": rank}
-        end = listening_end(values)
+        end = listening_end({"ports": ports, "rank": rank})
         open_tunnel(end, run, place, wanted.there)
         click.echo(f"the tunnel ended: {end.ended}", err=True)
         return
