@@ -22,6 +22,7 @@ FACES = {
     "__main__": {"cli", "api"},
     "runs": {"api", "node", "program"},
     "program": {*SHARED},
+    "call": {*SHARED},
     "pyg": {"graph"},
     "train": {"workloads", *SHARED},
 }

@@ -5,7 +5,8 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings; `resume`
+`load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings,
+`submit_function` submits a function of yours and brings its result back; `resume`
 restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
 runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or
 the output of one, and `jobs` lists those jobs; `report` writes a page, `doctor` checks a cluster, `init` writes first
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
     from clusterctl.launcher.api.submitting.again import rerun, resume
+    from clusterctl.launcher.api.submitting.functions import submit_function
     from clusterctl.launcher.api.submitting.start import submit, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
     from clusterctl.launcher.api.submitting.verify import doctor
@@ -94,6 +96,7 @@ __all__ = [
     "resume",
     "runs",
     "submit",
+    "submit_function",
     "submit_stages",
     "sweep",
     "track",
@@ -105,6 +108,7 @@ _HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes"
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")
+_HOMES |= {"submit_function": "submitting.functions"}
 _HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.again")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan"), "submitting.submit")
 # Modules that programs and commands named before they moved. Those of `clusterctl.runs` still work, with a warning.

@@ -193,6 +193,36 @@ class Run(Shown):
             raise RunFailed(self, stage)
         return self.status()
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for a run of `submit_function`, and return what the function returned on rank 0, read from JSON.
+
+        Raises what `wait` raises, and NotFoundError for a run of anything else.
+        """
+        import json
+
+        from clusterctl.shared.errors import ConfigError
+
+        self.wait(timeout)
+        try:
+            return json.loads(self._result())
+        except (ValueError, RecursionError) as error:
+            hint = f"see what it wrote: clusterctl logs {self.id}"
+            raise ConfigError(f"the result of {self.id} is damaged: {error}", hint) from error
+
+    @operation()
+    def _result(self) -> str:
+        from clusterctl.shared.errors import ConfigError, NotFoundError
+        from clusterctl.shared.record.files import read_whole
+
+        try:
+            return read_whole(self.directory.result_json).decode()
+        except FileNotFoundError as error:
+            hint = "only runs of clusterctl.submit_function have one"
+            raise NotFoundError(f"{self.id} has no result", hint) from error
+        except (OSError, ValueError) as error:
+            hint = "let the function write large results to a file, and fetch the run"
+            raise ConfigError(f"cannot read the result of {self.id}: {error}", hint) from error
+
     @operation()
     def logs(
         self,

@@ -22,6 +22,7 @@ from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.shared.errors import HostError, SlurmError, UsageError
 from clusterctl.shared.node import tunnel as ends
 from clusterctl.shared.record.interpreter import isolated
+from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -38,6 +39,10 @@ class Ports(NamedTuple):
     there: int
     here: int
     role: str = ""
+
+    def label(self, rank: int) -> str:
+        """The rank in words: `rank 3`, or `server r00`."""
+        return labels([(self.role, rank)]) if self.role else f"rank {rank}"
 
 
 def parse_ports(text: str) -> Ports:

@@ -12,7 +12,6 @@ from clusterctl.launcher.api.remote.operations import client_data
 from clusterctl.launcher.api.tunnel import ListeningEnd, open_tunnel, parse_ports, rank_of, tunnel_step
 from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn
 from clusterctl.launcher.cli.remote import remotely
-from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,21 +21,15 @@ def listening_end(values: Mapping[str, Any]) -> ListeningEnd:
     """The end of a tunnel on this machine, which prints its address once it is connected."""
     from clusterctl.launcher.display.plain import plain
 
-    port, local, _ = parse_ports(values["ports"])
+    ports, rank = parse_ports(values["ports"]), values["rank"]
 
     def announce(node: str, problem: str) -> None:
-        click.echo(f"127.0.0.1:{local}")
-        click.echo(f"connected to port {port} on {plain(node)}, {named(values)}; {CTRL_C}", err=True)
+        click.echo(f"127.0.0.1:{ports.here}")
+        click.echo(f"connected to port {ports.there} on {plain(node)}, {ports.label(rank)}; {CTRL_C}", err=True)
         if problem:
             warn(f"{problem} yet" if problem.startswith("nothing") else problem)
 
-    return ListeningEnd(local, announce, warn)
-
-
-def named(values: Mapping[str, Any]) -> str:
-    """The rank of the tunnel: `rank 3`, or `server r00`."""
-    role, rank = parse_ports(values["ports"]).role, values["rank"]
-    return labels([(role, rank)]) if role else f"rank {rank}"
+    return ListeningEnd(ports.here, announce, warn)
 
 
 @click.command(short_help="Connect to a port on a rank's node")

@@ -163,6 +163,7 @@ class RunDir:
     notified = Inside("notified")  # the result of each attempt to send a message, one file each
     trackers = Inside("trackers")  # each tracker's progress, and W&B's files
     tensorboard = Inside("tensorboard")  # event files
+    result_json = Inside("result.json")  # what the function returned that `submit_function` ran
     report = Inside("report.html")
     checkpoints = Inside("checkpoints")
     weights = Inside("weights.pt")  # the trained model's parameters by name, for torch.load
