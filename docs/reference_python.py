@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Heading -> names of the package.
 _GROUPS = {
-    "Submit": ("submit", "submit_stages", "sweep", "load", "plan", "rerun", "resume"),
+    "Submit": ("submit", "submit_stages", "submit_function", "sweep", "load", "plan", "rerun", "resume"),
     "Find and watch": ("runs", "find", "find_sweep", "jobs", "nodes", "alloc", "give_back", "notify", "track"),
     "Explain and compare": ("why", "diff", "report", "doctor"),
     "Keep": ("export", "usage", "clean", "images", "init"),

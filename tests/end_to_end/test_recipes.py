@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_a_lightning_training_resumes_after_a_warning(user: Stage) -> None:
     began = re.search(r"began at step (\d+), ended at step 1600", user.log(run, 0, attempt=1))
     assert began
     assert int(began[1]) >= 20
+
+
+def test_a_search_with_optuna_asks_and_tells(user: Stage) -> None:
+    for example in (ROOT / "docs" / "examples" / "search").glob("*.py"):
+        shutil.copy(example, user.folder)
+    words = [PYTHON, "search.py", user.cluster]
+    shown = subprocess.check_output(words, cwd=user.folder, env=user.environment, text=True, timeout=600)
+    best = re.search(r"^best: (\S+) at a rate of (\S+)$", shown, re.MULTILINE)
+    assert best
+    assert float(best[1]) == pytest.approx((float(best[2]) - 0.03) ** 2, rel=0.1)
+    assert len([*user.runs.glob("loss*/finished.json")]) == 8
 
 
 @pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
