@@ -22,6 +22,8 @@ EXAMPLES: dict[str, Any] = {
     "kind": "slurm",
     "cluster": "mycluster",
     "host": "login.site.edu",
+    "restart.grow.memory": 1.5,
+    "restart.grow.time": 2,
     "account": "my-project",
     "qos": "normal",
     "env": {"OMP_NUM_THREADS": "4"},

@@ -34,7 +34,7 @@ _LOADED = {("link", "href"), *((tag, "src") for tag in ("script", "img", "iframe
 
 
 def test_the_navigation_lists_every_page_once() -> None:
-    named = re.findall(r"^ *- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    named = re.findall(r"^ *- (?:[^:\n]+: )?([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 

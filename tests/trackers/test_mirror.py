@@ -87,7 +87,7 @@ def test_steps_repeated_by_a_restart_are_sent_once(fabricate: Fabricate) -> None
 def test_points_missed_during_an_outage_are_sent_later(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1, 2)})
     tracker.failure = "no route"
-    with pytest.raises(ConfigError, match="^tensorboard: ConnectionError: no route$"):
+    with pytest.raises(ConfigError, match="^tensorboard: ConnectionError: no route\n"):
         update(run, tracker)
     tracker.failure = ""
     assert (update(run, tracker), len(tracker.points)) == (2, 2)

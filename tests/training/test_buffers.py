@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,9 @@ class Normal(nn.Module):
 def test_a_training_with_patience_ends_with_the_buffers_of_its_best_epoch_also_in_the_file_of_weights(
     random_graph: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    users = types.ModuleType("users")
+    users.Normal = Normal  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users", users)
     monkeypatch.setattr("clusterctl.engine.training.objectives.own_node.built", lambda *_, **__: Normal(7, 3))
     train = NodeClassificationTrain(
         model="users:Normal", fan_out=(2,), batch_size=64, epochs=5, patience=2, lr=1e-12, precision="float64"

@@ -100,7 +100,7 @@ def test_another_user_on_the_ranks_port_ends_the_run(tmp_path: Path) -> None:
         stranger.wait()
     ((code, _, errors),) = done
     assert code != 0
-    assert f"another user is listening on the port where the ranks meet: {place['port']}" in errors
+    assert f"another user is listening on a port of this run: {place['port']}" in errors
     assert list(recorded(run.attempt(0), 0))[-2]["cause"] == "network"
 
 
