@@ -50,10 +50,10 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
-WORKERS ?= 5# for the tests, which spend half of their time waiting
+WORKERS ?= 6# for the tests, which spend half of their time waiting
 unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of times
 .PHONY: test
-test: setup packages ## Run the tests, style and types too (about 16 minutes on two idle cores)
+test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile
 
 .PHONY: diagnose-corpus

@@ -217,6 +217,7 @@ while [ ! -e go ]; do sleep 0.2; done
 """
 
 
+@pytest.mark.long
 def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: Stage) -> None:
     sweep = stage.submit(write(stage, ELEMENT))
     first, third, waiting = (RunDir(stage.runs / f"{sweep.id}.{index}") for index in (1, 3, 9))

@@ -92,6 +92,7 @@ def test_a_node_that_fails_its_check_is_replaced_before_the_ranks_start(stage: S
     assert record["left_out"] == [{"node": "node2", "why": "check", "by": "node3"}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_node_that_slurm_loses_is_replaced_in_the_same_job(stage: Stage, tmp_path: Path) -> None:
     run = stage.submit(stage.write_job("down", TRAINING))

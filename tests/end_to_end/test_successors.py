@@ -62,6 +62,7 @@ def queued(stage: Stage) -> list[str]:
     return stage.slurm("squeue", "--me", "--noheader", "--format=%i").split()
 
 
+@pytest.mark.long
 def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(stage: Stage) -> None:
     run = submit(stage)
     dependent = stage.submit(

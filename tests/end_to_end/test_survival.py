@@ -308,6 +308,7 @@ def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, 
     assert ours["test_accuracy"] == theirs["test_accuracy"]
 
 
+@pytest.mark.long
 def test_the_program_in_the_guide_survives_a_warning(stage: Stage) -> None:
     """With its own checkpoints and restart request, on two ranks that are warned halfway through."""
     guide = (GUIDES / "surviving.md").read_text()
