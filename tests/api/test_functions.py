@@ -93,7 +93,9 @@ def test_a_function_that_a_task_cannot_import_is_refused(desk: Desk, functions: 
 
 
 @pytest.mark.parametrize(
-    "value", [(1, 2), {1: 2}, {1, 2}, b"x", object(), float("nan"), float("inf"), [(1,)], "x" * 200_000], ids=repr
+    "value",
+    [(1, 2), {1: 2}, {1, 2}, b"x", object(), float("nan"), float("inf"), [(1,)], "x" * 200_000],
+    ids=lambda value: type(value).__name__,
 )
 def test_an_argument_that_json_would_change_is_refused(desk: Desk, functions: Any, value: Any) -> None:
     for arguments in ({"kwargs": {"epochs": value}}, {"overrides": ["code=/tmp"]}):
