@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -168,6 +169,15 @@ def test_without_a_usable_checkpoint_training_starts_over(run: RunDir, begin: Ca
     fit(Line(), TRAIN, begin(1))
     assert first_step(run, 1) == 1
     assert read_json(run.attempt(1).origin_json)["checkpoint"] is None
+
+
+def test_a_training_that_is_interrupted_leaves_no_thread(run: RunDir, begin: Callable[..., Task]) -> None:
+    """Else the garbage collector ends it at any time, and waits for it, perhaps with a lock that it needs."""
+    task = begin(0)
+    with pytest.raises(SystemExit) as interrupted:
+        fit(Line(warn_at(task, 3)), TRAIN, task)
+    assert interrupted.tb  # it keeps what `fit` was doing
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")] == []
 
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_a_user_error(run: RunDir, begin: Callable[..., Task]) -> None:

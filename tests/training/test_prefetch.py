@@ -25,7 +25,7 @@ def test_the_next_item_is_prepared_while_the_first_is_in_use() -> None:
     pairs = prefetched([1, 2, 3], lambda item: second.set() if item == 2 else None)
     next(pairs)
     assert second.wait(30)
-    pairs.close()  # type: ignore[attr-defined]
+    pairs.close()
 
 
 def test_an_error_is_raised_at_its_item_and_the_thread_ends() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +34,7 @@ from clusterctl.shared.record.ownership import make_private
 from clusterctl.shared.spec import Batches, TrainingSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -94,17 +95,18 @@ def fit(
         task.clock.restart("sampling")
         seeds_done = progress.position.seeds
         in_parts = (part for batch in plan.batches(epoch, seeds_done) for part in batch.parts(accumulate))
-        steps = groupby(prefetched(in_parts, prepare), lambda pair: pair[0].step)
-        for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
-            for batch, prepared in of_step:
-                if batch.is_last:
-                    break
-                learner.add(batch, prepared)
+        with closing(prefetched(in_parts, prepare)) as ahead:
+            steps = groupby(ahead, lambda pair: pair[0].step)
+            for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
+                for batch, prepared in of_step:
+                    if batch.is_last:
+                        break
+                    learner.add(batch, prepared)
+                    task.clock.enter("sampling")
+                factor = schedule.factor(epoch, batch.step)
+                stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
+                checkpoints.boundary(stops, progress.position, parts)
                 task.clock.enter("sampling")
-            factor = schedule.factor(epoch, batch.step)
-            stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
-            checkpoints.boundary(stops, progress.position, parts)
-            task.clock.enter("sampling")
         stops = progress.catch_up()
         checkpoints.boundary(stops, progress.position, parts)
 
@@ -145,11 +147,12 @@ def _evaluated(learner: Learner, splits: Sequence[str], log: TrainingLog) -> Map
     return scores
 
 
-def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[T, P]]:
+def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Generator[tuple[T, P]]:
     """Each item with the result of `prepare`, in order; an error in `prepare` is raised at its item.
 
     It uses one thread and no processes: nothing is copied, and nothing needs shared memory. The thread uses a single
-    core, because the step needs the others.
+    core, because the step needs the others. Close it if you do not use it up: the garbage collector would wait for the
+    thread wherever it happens to run, also while Python starts another one and holds the lock that this needs.
     """
     waiting: deque[tuple[T, Future[P]]] = deque()
     with ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,)) as pool:
