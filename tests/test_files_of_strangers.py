@@ -80,6 +80,7 @@ READERS = {
     "shared/record/heartbeats.py": WRITES,
     "shared/node/guard.py": WRITES,
     "shared/node/idleness.py": KERNEL,
+    "shared/node/numa.py": KERNEL,
     "shared/node/leftovers.py": KERNEL,
     "shared/record/ownership.py": "the way itself",
     "shared/node/processes.py": KERNEL,

@@ -348,6 +348,9 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("environment",), "an image has its own environment; remove this key, or container.image")
     if job.environment_builds and not job.environment:
         yield Problem(("environment_builds",), "only for packages of a lock file; set environment")
+    if resources.numa and resources.tasks_per_node == 1:
+        words = "needs several ranks on each node; torchrun binds its workers itself: --numa-binding"
+        yield Problem(("resources", "numa"), words)
     if image and resources.local_code:
         yield Problem(("resources", "local_code"), "not needed: an image is on a local disk already; remove this key")
     if job.container.workdir and not job.container.workdir.startswith("/"):

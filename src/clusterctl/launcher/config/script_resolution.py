@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # What applies to a batch script; it brings everything else itself.
 _OF_SCRIPTS = ("env", "name", "note", "notify", "resources", "restart", "see_ranks", "tags", "track")
 _NOT_OF_SCRIPTS = (
-    *(("resources", name) for name in ("allocator", "local_code", "spare_nodes", "warning")),
+    *(("resources", name) for name in ("allocator", "local_code", "numa", "spare_nodes", "warning")),
     *(("restart", one.name) for one in fields(Restart) if one.name not in ("by", "limit")),
 )
 # Options of which one is enough for sbatch to know what the cluster file would fill in.

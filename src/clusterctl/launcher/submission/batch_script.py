@@ -357,7 +357,7 @@ def _depth(line: str) -> int:
 
 _KEYS = {field.name.replace("_", "-"): field.name for field in dataclasses.fields(Resources)}
 _KEYS |= {"mem": "memory", "ntasks-per-node": "tasks_per_node"}
-for _own in ("memory", "tasks-per-node", "warning", "local-code", "sbatch"):  # no options of sbatch
+for _own in ("memory", "tasks-per-node", "warning", "local-code", "numa", "sbatch"):  # no options of sbatch
     del _KEYS[_own]
 _WHOLE_NUMBERS = {"nodes", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu", "nice"}
 _NUMBER = re.compile(r"[0-9]{1,9}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Fields of Job and Resources are named after sbatch's options; these exceptions have their own rendering.
 _OWN_RULES = {
     *("nodes", "spare_nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
-    *("exclusive", "requeue", "sbatch", "local_code", "allocator"),
+    *("exclusive", "requeue", "sbatch", "local_code", "allocator", "numa"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range: bytes that are not UTF-8
 # On a node: the folder of its copies, with variables expanded. `$0` is the folder named in the plan.

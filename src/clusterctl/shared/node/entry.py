@@ -94,6 +94,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
             link.introduce(watchdog=job["watchdog"])
             pulse = Pulse(events.heart, link.beat)
             pulse.start()
+        _bind(job["resources"], place)
         if job["workload"] != "command":  # whose program imports in its own process
             _add_users_modules(users_path)
         workloads = importlib.import_module("clusterctl.engine.workloads")
@@ -125,6 +126,18 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
     finally:
         if pulse is not None:
             pulse.end()
+
+
+def _bind(resources: Any, place: Place) -> None:
+    """Keep this rank to a NUMA node if the job wants that. A node that cannot is named, and the rank goes on."""
+    if not resources.get("numa"):
+        return
+    from clusterctl.shared.node import numa  # late: few jobs want it
+
+    try:
+        print(f"bound to {numa.bind(place.local_rank, resources.get('tasks_per_node') or 1)}", flush=True)
+    except (OSError, ValueError) as error:
+        print(f"warning: resources.numa: not bound: {error}", file=sys.stderr, flush=True)
 
 
 def import_workload(run_dir: str, users_path: Sequence[str]) -> None:

@@ -121,6 +121,8 @@ class Resources:
     allocator: Annotated[str, OneOf(("tuned", "system"))] = "tuned"
     """How ranks without GPUs allocate memory: "tuned" keeps freed memory, in large pages, which is faster but counts as
     memory in use."""
+    numa: bool = False
+    """Whether each rank keeps to the CPUs of one NUMA node of its machine; the ranks are spread over them in order."""
     local_code: bool = False
     """Whether each node first copies the code and the Python environment to its local disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
