@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Output
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
@@ -178,8 +177,8 @@ _MOST_OUTPUT_BYTES = 2**20
 _ENDS_SECONDS = 10.0
 
 
-def output_beside(run: Run, rank: int, command: tuple[str, ...], timeout: float | None) -> Output:
-    """Run `command` beside `rank`: see `Run.exec`."""
+def output_beside(run: Run, rank: int, command: tuple[str, ...], timeout: float | None) -> tuple[int, str, str]:
+    """Run `command` beside `rank`, and return its code and what it wrote: see `Run.exec`."""
     if not command:
         raise UsageError("no command to run", 'for example run.exec(["nvidia-smi"])')
     argv, environment = beside(run, rank, command)
@@ -212,4 +211,4 @@ def output_beside(run: Run, rank: int, command: tuple[str, ...], timeout: float 
                     process.wait(_ENDS_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
-        return Output(code, *(stream.result() for stream in streams))
+        return code, streams[0].result(), streams[1].result()

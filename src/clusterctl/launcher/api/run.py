@@ -271,7 +271,7 @@ class Run(Shown):
         """
         from clusterctl.launcher.api.nodes import output_beside
 
-        return output_beside(self, rank, tuple(command), timeout)
+        return Output(*output_beside(self, rank, tuple(command), timeout))
 
     @operation()
     def why(self) -> Diagnosis:

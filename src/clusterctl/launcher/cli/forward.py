@@ -61,7 +61,7 @@ class Manner:
     asks: bool = False  # it may ask for confirmation, unless --yes
     job: str = ""  # the parameter that names a job, whose file is sent along
     code: bool = False  # with its code
-    chooses: bool = False  # of several clusters, NAME,NAME, it is sent to the one that starts its job first
+    chooses: Callable[[Mapping[str, Any]], str] | None = None  # of several clusters, NAME,NAME, the one that gets it
     restarts: bool = False  # it may get the secret variables of the run's job
     files: str = ""  # the parameter that may name files of this machine: then it runs here
     upload: str = ""  # the parameter that may name a file to send along

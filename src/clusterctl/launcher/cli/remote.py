@@ -41,10 +41,8 @@ def forwarding(command: click.Command) -> click.Command:
         from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster
 
         context, words = click.get_current_context(), click.get_current_context().find_root().obj
-        if manner.get("chooses") and "," in (values["cluster"] or ""):
-            from clusterctl.launcher.cli.submit import choose_cluster
-
-            typed, values["cluster"] = values["cluster"], choose_cluster(values)
+        if "chooses" in manner and "," in (values["cluster"] or ""):
+            typed, values["cluster"] = values["cluster"], manner["chooses"](values)
             words = [
                 values["cluster"]
                 if word == typed

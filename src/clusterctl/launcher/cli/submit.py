@@ -177,6 +177,26 @@ _GROUPS = {
 }
 
 
+def choose_cluster(typed: Mapping[str, Any]) -> str:
+    """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
+    from clusterctl.launcher.api.submitting import where
+    from clusterctl.launcher.display.plain import plain
+
+    request = Request.of(typed)
+    request.check()
+    if request.in_allocation or any(request.waits_for.values()):
+        given = "--in-allocation" if request.in_allocation else "--after"
+        raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
+    names = where.names_in(request.cluster or "")
+    if len(names) == 1:
+        return names[0]
+    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
+    best = where.best(found)
+    for one in found:
+        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
+    return best.cluster
+
+
 @click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")
 @click.argument("job", required=False)
 @click.option(
@@ -228,7 +248,7 @@ _GROUPS = {
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-@remotely(changes=True, job="job", code=True, chooses=True)
+@remotely(changes=True, job="job", code=True, chooses=choose_cluster)
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
@@ -292,26 +312,6 @@ def _probe(request: Request) -> None:
         tables.show_run_usage(terminal.data(), found.usage)
     click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
     click.echo(tables.note_on_usage(found.usage), err=True)
-
-
-def choose_cluster(typed: Mapping[str, Any]) -> str:
-    """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
-    from clusterctl.launcher.api.submitting import where
-    from clusterctl.launcher.display.plain import plain
-
-    request = Request.of(typed)
-    request.check()
-    if request.in_allocation or any(request.waits_for.values()):
-        given = "--in-allocation" if request.in_allocation else "--after"
-        raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
-    names = where.names_in(request.cluster or "")
-    if len(names) == 1:
-        return names[0]
-    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
-    best = where.best(found)
-    for one in found:
-        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
-    return best.cluster
 
 
 def _submit_one(request: Request) -> None:
