@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from support.sources import SOURCE, sources
@@ -99,6 +100,26 @@ def test_packages_import_only_from_layers_below() -> None:
         if module.partition(".")[0] == "clusterctl" and package_of(module) not in below(package)
     ]
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count, too; those for type checking alone do not."""
+    modules = {
+        ".".join(("clusterctl", *path.with_suffix("").parts)).removesuffix(".__init__"): source
+        for path, source in sources().items()
+    }
+    imports: dict[str, set[str]] = {name: set() for name in modules}
+    for name, source in modules.items():
+        for_types = {id(node) for node in source.for_types}
+        for node in source.imports:
+            if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+                whole = {f"{node.module}.{alias.name}": node.module or "" for alias in node.names}
+                found = {module if module in modules else package for module, package in whole.items()}
+                imports[name] |= found & modules.keys() - {"clusterctl", name}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_the_cli_package_imports_no_operations() -> None:

@@ -14,9 +14,13 @@ SOURCE = Path(clusterctl.__file__).parent
 
 @dataclass
 class Source:
-    """One module, or a text like one. `called` names the functions and methods that are called anywhere in it."""
+    """One module, or a text like one. `called` names the functions and methods that are called anywhere in it.
+
+    Of its imports, those for type checking alone are in `for_types`, too.
+    """
 
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
+    for_types: list[ast.AST] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     classes: list[str] = field(default_factory=list)
 
@@ -31,6 +35,8 @@ def source_of(text: str) -> Source:
                 found.imports.append(node)
             case ast.ClassDef(name=name):
                 found.classes.append(name)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                found.for_types += ast.walk(node)
     return found
 
 

@@ -29,11 +29,17 @@ def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
 
 def key_tables() -> Iterator[tuple[str, list[FileKey]]]:
     """Every key of job files, of cluster files and of the user's configuration, by title."""
-    tables: list[tuple[str, type, str]] = [("Job files", Job, ""), ("Job files, each [[role]]", Role, "role.")]
-    tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
-    tables += [("Cluster files", Cluster, ""), ("config.toml in your configuration folder", UserConfiguration, "")]
-    for title, cls, prefix in tables:
-        yield title, list(keys_of(cls, prefix))
+    yield from job_key_tables()
+    yield "Cluster files", list(keys_of(Cluster))
+    yield "config.toml in your configuration folder", list(keys_of(UserConfiguration))
+
+
+def job_key_tables() -> Iterator[tuple[str, list[FileKey]]]:
+    """Every key of job files, by title."""
+    yield "Job files", list(keys_of(Job))
+    yield "Job files, each [[role]]", list(keys_of(Role, "role."))
+    for name, entry in WORKLOADS.items():
+        yield f"Job files, workload {name}", list(keys_of(entry.train, "train."))
 
 
 def places() -> Iterator[tuple[str, str, Path]]:

@@ -236,7 +236,7 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
 @click.option(
     "--stop-early",
     metavar="EPOCH",
-    help="Short for --set train.stop_early=EPOCH: halve a sweep at this epoch and at twice it.",
+    help="Successive halving of a sweep at this epoch, twice it, ...; short for --set train.stop_early=EPOCH.",
 )
 @click.option("--large-code", is_flag=True, help="Copy the project without asking, however large it is.")
 @click.option(

@@ -132,10 +132,10 @@ class LoopTrain(Train):
     evaluate_every: Natural = 1
     """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
     patience: Natural = 0
-    """Evaluations without improvement before training stops and the best weights are tested; 0 never stops early."""
+    """Early stopping: evaluations without improvement after which training stops, with the best weights; 0: never."""
     stop_early: Natural = 0
-    """In a sweep: the epoch at which a run first stops if the better half of the others is ahead; again after twice as
-    many epochs, and so on; 0 never stops."""
+    """Successive halving (ASHA) in a sweep: the epoch at which the worse half stops, again after twice as many, and so
+    on; 0: never."""
     profile: Annotated[tuple[int, ...], Window()] = ()
     """First and last step to trace in each attempt, such as [10, 20]."""
 

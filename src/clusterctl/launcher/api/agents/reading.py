@@ -323,20 +323,19 @@ def settings(
     search: Annotated[str, "Text in a key or its description, such as memory; empty: all."] = "",
 ) -> dict[str, Any]:
     """Find the keys that a job file or `settings` of another tool can set: type, default, meaning."""
-    from clusterctl.launcher.api.config import key_tables
+    from clusterctl.launcher.api.config import job_key_tables
     from clusterctl.shared.spec.keys import as_toml
 
     word = search.lower()
     found: dict[str, dict[str, Any]] = {}
-    for title, keys in key_tables():
-        if title.startswith("Job files"):
-            for key in keys:
-                if word in key.path.lower() or word in key.description.lower():
-                    default = as_toml(key.default)
-                    found.setdefault(
-                        f"{key.path} {key.description}",
-                        _present(key=key.path, type=key.kind, default=default or None, meaning=key.description),
-                    )
+    for _, keys in job_key_tables():
+        for key in keys:
+            if word in key.path.lower() or word in key.description.lower():
+                default = as_toml(key.default)
+                found.setdefault(
+                    f"{key.path} {key.description}",
+                    _present(key=key.path, type=key.kind, default=default or None, meaning=key.description),
+                )
     return {"settings": list(found.values())}
 
 
