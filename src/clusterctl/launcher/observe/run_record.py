@@ -211,7 +211,7 @@ def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:
 # When a run was submitted, cancelled and finished, each recorded in a small file.
 
 
-class Submission(NamedTuple):
+class Submitted(NamedTuple):
     """Slurm's job id, such as 12 or 12_7, and when sbatch returned it; empty and None before that."""
 
     job_id: str = ""
@@ -240,15 +240,15 @@ class Finish(NamedTuple):
     attempt: int | None
 
 
-def read_submission(run: RunDir | ArrayDir) -> Submission:
+def read_submission(run: RunDir | ArrayDir) -> Submitted:
     """Of an element that has no directory yet, its array's, which Slurm has."""
     fields = read_fields(run.submission_json)
     if fields.absent and isinstance(run, RunDir) and (array := array_of(run)):
         fields = read_fields(array.submission_json)
         job = fields.digits("job_id")
         index = int(run.id.rpartition(".")[2])
-        return Submission(element_id(job, index) if job else "", fields.moment("time"))
-    return Submission(fields.job("job_id"), fields.moment("time"))
+        return Submitted(element_id(job, index) if job else "", fields.moment("time"))
+    return Submitted(fields.job("job_id"), fields.moment("time"))
 
 
 def read_successor(run: RunDir) -> Successor | None:
