@@ -1,9 +1,9 @@
 """Environments from lock files: many submissions at once build one, and a warm submission costs little more than none.
 
-SUBMISSIONS of the same new lock start together on one emulator and hold their runs; the environments that were built
+Submissions of the same new lock start together on one emulator and hold their runs; the environments that were built
 are counted. Then held submissions with the environment, which exists, are compared with ones without it.
 
-python benchmarks/environments.py [SUBMISSIONS]
+python benchmarks/environments.py [--submissions 50]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import compare
+from side_by_side import arguments, compare
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.wheels import make_index, make_wheel, uv_lock
@@ -25,7 +25,9 @@ JOB = 'workload = "command"\nargv = ["true"]\nenvironment = "uv.lock"\n'
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    parser = arguments(__doc__)
+    parser.add_argument("--submissions", type=int, default=50)
+    count = parser.parse_args().submissions
     with tempfile.TemporaryDirectory() as name:
         folder, project = Path(name), Path(name, "project")
         project.mkdir()
