@@ -4,7 +4,7 @@ PyG's own sampler is included if torch-sparse or pyg-lib is installed (`make ben
 nodes, drawn uniformly. Without either there is no rival: PyG has no sampler in plain Python. Our plain torch is then
 the other side.
 
-python benchmarks/temporal_sampling.py [CUSTOMERS]
+python benchmarks/temporal_sampling.py [--customers 20000]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
-from side_by_side import Timed, compare, timed
+from side_by_side import Timed, arguments, compare, timed
 from torch_geometric.data import HeteroData
 
 from clusterctl.engine.data.own_relations import relations_of
@@ -85,7 +85,9 @@ def pygs(data: HeteroData, *, last: bool) -> Timed:
 def main() -> None:
     """Print a ratio for each strategy."""
     torch.manual_seed(0)
-    data = tables(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
+    parser = arguments(__doc__)
+    parser.add_argument("--customers", type=int, default=20_000)
+    data = tables(parser.parse_args().customers)
     graph = relations_of(data, "tables")
     for last in (False, True):
         title = f"{'last' if last else 'uniform'}, {BATCH} rows"

@@ -20,7 +20,7 @@ from support.ranks import CORA
                 ("your-batch-script", 9, {"COLUMNS": "200"}),
                 ("again-and-different", 4, {}),
                 ("tidying-up", 4, {}),
-                ("roles", 6, {"COLUMNS": "200"}),
+                ("roles", 5, {"COLUMNS": "200"}),
                 ("your-own-model", 5, {"COLUMNS": "200", "CORA": str(CORA)}),
                 ("your-own-loss", 5, {"COLUMNS": "200"}),
                 ("several-types", 4, {"COLUMNS": "200"}),
