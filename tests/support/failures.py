@@ -429,6 +429,11 @@ class Figures:
         return sum(answer.rank_is_right for answer in recorded) / len(recorded)
 
     @property
+    def certain(self) -> list[Answer]:
+        """The answers that are certain, of those that can be."""
+        return [answer for answer in self.answers if answer.is_certain and answer.case.may_be_certain]
+
+    @property
     def certain_but_wrong(self) -> list[Answer]:
         return [answer for answer in self.answers if answer.is_certain_but_wrong]
 
@@ -443,7 +448,7 @@ class Figures:
     def __str__(self) -> str:
         cases = [answer.case for answer in self.answers]
         recorded = sum(case.rank is not None for case in cases)
-        certain = sum(answer.is_certain for answer in self.answers if answer.case.may_be_certain)
+        certain = len(self.certain)
         return "\n".join(
             [
                 f"failures: {len(cases)}, {sum(case.look_alike for case in cases)} with look-alikes",
