@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,36 +76,27 @@ def main(context: Context) -> None:
             if end.text("how") != How.FINISHED:
                 raise SystemExit(EXIT_TERMINATED)
             return
-        _Performance(context, attempt, roles.parts[seat.role], seat, own, actor, stack, roles.leading).run()
+        leads, stop_file = seat.role == roles.leading, command.own_folder(stack) / "stop"
+        _Performance(context, attempt, roles.parts[seat.role], seat, own, actor, leads, stop_file).run()
 
 
+@dataclass
 class _Performance:
     """One rank's part: the program of its role, started again as often as rank 0 orders."""
 
-    def __init__(
-        self,
-        context: Context,
-        attempt: Attempt,
-        part: Part,
-        seat: Seat,
-        own: Address,
-        actor: Actor,
-        stack: ExitStack,
-        leading: str,
-    ) -> None:
-        self.context, self.attempt, self.part, self.seat, self.own, self.actor = (
-            context,
-            attempt,
-            part,
-            seat,
-            own,
-            actor,
-        )
-        self.stop_file = command.own_folder(stack) / "stop"
-        self.job = CommandJob.of(context)._replace(argv=part.program, gpus=part.gpus)
-        self.leads = seat.role == leading
-        self.argv: list[str] = []
-        self.asked = False
+    context: Context
+    attempt: Attempt
+    part: Part
+    seat: Seat
+    own: Address
+    actor: Actor
+    leads: bool
+    stop_file: Path
+    argv: list[str] = field(default_factory=list)
+    asked: bool = False
+
+    def __post_init__(self) -> None:
+        self.job = CommandJob.of(self.context)._replace(argv=self.part.program, gpus=self.part.gpus)
 
     def run(self) -> None:
         """See `main`."""

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl.launcher.api.find import look
 from clusterctl.launcher.api.remote.cluster import remote_cluster
@@ -18,13 +18,15 @@ from clusterctl.shared.record.files import write_text
 from clusterctl.shared.record.ownership import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.api.find import Report
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
 
 PATIENCE_SECONDS = 3.0
+
+Answer = TypeVar("Answer")
 
 
 class Answered(NamedTuple):
@@ -41,20 +43,26 @@ class Answered(NamedTuple):
         return [*filter(None, [self.problem]), *(self.report.problems if self.report else ())]
 
 
-def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wanted: Any) -> list[Answered]:
-    """The answer of each cluster within `patience` seconds, or else its last one. `wanted` as for `look`."""
-    answers: queue.SimpleQueue[Answered] = queue.SimpleQueue()
-    found: dict[str, Answered] = {}
+def answers_within(patience: float, clusters: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
+    """The answers of `ask`, which raises nothing, for those clusters that it had within so many seconds."""
+    answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
     for name in clusters:
         # Daemon threads: one that is stuck ends with this process.
-        threading.Thread(target=lambda name=name: answers.put(_look(name, wanted)), daemon=True).start()
+        threading.Thread(target=lambda name=name: answers.put((name, ask(name))), daemon=True).start()
+    found: dict[str, Answer] = {}
     deadline = time.monotonic() + patience
     while len(found) < len(clusters):
         try:
-            answered = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
-        found[answered.cluster] = answered
+        found[name] = answer
+    return found
+
+
+def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wanted: Any) -> list[Answered]:
+    """The answer of each cluster within `patience` seconds, or else its last one. `wanted` as for `look`."""
+    found = answers_within(patience, clusters, lambda name: _look(name, wanted))
     answered_by = []
     for name in clusters:
         silent = HostError(f"{name} did not answer within {patience:g} s", f"clusterctl status --cluster {name}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.operations import ask, operation, understood
+from clusterctl.launcher.api.remote.several_clusters import PATIENCE_SECONDS, answers_within
 from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.shared.errors import ClusterctlError, SlurmError, UsageError
 from clusterctl.shared.record.plain_text import duration
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Overrides, Program
 
-PATIENCE_SECONDS = 3.0
 _NOW_SECONDS = 60  # starts this close are the same: then free nodes decide, and the order in which they were named
 _NEVER = float("inf")
 _OPERATION = "submitting.where:offer"
@@ -108,10 +106,9 @@ def offers(
     patience: float = PATIENCE_SECONDS,
 ) -> list[Offer]:
     """The answer of each of `clusters`, in order; one that does not answer within `patience` seconds takes no part."""
-    answers: queue.SimpleQueue[Offer] = queue.SimpleQueue()
     name = None if job is None else str(job)
 
-    def look(cluster: str) -> None:
+    def look(cluster: str) -> Offer:
         try:
             place = remote_cluster(cluster)
             if place is None:
@@ -128,20 +125,11 @@ def offers(
             seconds = found.seconds  # a far machine is not trusted
             if seconds is not None and not 0 <= seconds < _NEVER:
                 seconds = None
-            answers.put(replace(found, cluster=cluster, seconds=seconds))
+            return replace(found, cluster=cluster, seconds=seconds)
         except ClusterctlError as error:
-            answers.put(Offer(cluster, problem=error.message))
+            return Offer(cluster, problem=error.message)
 
-    for cluster in clusters:  # daemon threads: one that is stuck ends with this process
-        threading.Thread(target=look, args=(cluster,), daemon=True).start()
-    found: dict[str, Offer] = {}
-    deadline = time.monotonic() + patience
-    while len(found) < len(clusters):
-        try:
-            answered = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        found[answered.cluster] = answered
+    found = answers_within(patience, clusters, look)
     silent = f"no answer within {patience:g} s, left out"
     return [found.get(cluster) or Offer(cluster, problem=silent) for cluster in clusters]
 
