@@ -45,17 +45,17 @@ def main() -> None:
         def seconds_of(*words: str) -> float:
             began = time.perf_counter()
             one = begin(*words)
-            _, said = one.communicate()
+            _, errors = one.communicate()
             if one.returncode:
-                raise SystemExit(said)
+                raise SystemExit(errors)
             return time.perf_counter() - began
 
         began = time.perf_counter()
         asking = [begin("./job.toml") for _ in range(count)]
-        said = [one.communicate()[1] for one in asking]
+        errors = [one.communicate()[1] for one in asking]
         seconds = time.perf_counter() - began
-        failed = [text for one, text in zip(asking, said, strict=True) if one.returncode]
-        builds = sum("building the environment" in text for text in said)
+        failed = [text for one, text in zip(asking, errors, strict=True) if one.returncode]
+        builds = sum("building the environment" in text for text in errors)
         print(f"{count} submissions at once: {builds} build, {len(failed)} failed, {seconds:.1f} s", *failed[:1])
         warm, plain = (
             ("with an environment", lambda: seconds_of("./job.toml")),

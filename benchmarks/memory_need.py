@@ -1,7 +1,7 @@
-"""Whether the memory that a run is said to need is what it needs: 30 unlike programs, each in a cgroup of its own.
+"""How accurate the reported memory need of a run is, with 30 unlike programs, each in a cgroup of its own.
 
 Each program runs once without a limit, observed as a run is (`MemoryNeed`, twice a second); then with 10 % more memory
-than it is said to need, where it must live, and with 10 % less, where it must be killed. Aim: 27 of 30. With
+than reported, where it must live, and with 10 % less, where it must be killed. Aim: 27 of 30. With
 `--processes`, the need is taken from the processes instead of the cgroup, as where Slurm has none. Needs root and
 version 1 of cgroups, and no swap.
 
@@ -224,7 +224,7 @@ for _ in range(2):
 
 
 class Ran(NamedTuple):
-    """How a program ended, and what it was said to need."""
+    """How a program ended, and its reported need."""
 
     code: int
     need: int
