@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from support.scenario import wait_until
 
-from clusterctl.shared.node.processes import carriers, stat_of
+from clusterctl.shared.node.processes import carriers, has_signal, stat_of
 from clusterctl.shared.record.files import write_json
 
 # As the tasks' and the standbys' program, but what they import and run is Python code from the command line.
 PROGRAM = """
-import os, sys
+import os, sys, time
 from clusterctl.shared.node import deputy
 code, imports = sys.argv[1], os.environ.get("IMPORTS", "")
 deputy._COME_SECONDS = float(os.environ.get("COME_SECONDS", "10"))
@@ -30,6 +30,8 @@ if sys.argv[2:] == ["standby"]:
     standby.serve(sys.argv[1], [])
     code = os.environ["CODE"]
 else:
+    followed = deputy._followed
+    deputy._followed = lambda connection: time.sleep(float(os.environ.get("LATE_SECONDS", "0"))) or followed(connection)
     deputy.hand_over()
     print("alone", flush=True)
 exec(code)
@@ -177,15 +179,26 @@ def test_a_task_ends_like_its_rank(node: Node, code: str, end: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP])
-def test_a_rank_gets_its_tasks_signals(node: Node, number: signal.Signals) -> None:
+@pytest.mark.parametrize("late", ["0", "1.5"])
+def test_a_rank_gets_its_tasks_signals(node: Node, number: signal.Signals, late: str) -> None:
+    """Also one that comes before its task listens for them."""
     node.standby()
     handle = f"import signal\nsignal.signal({int(number)}, lambda *_: sys.exit(42))\n"
     ready = f"signal.pthread_sigmask(signal.SIG_UNBLOCK, {{{int(number)}}})\n{LOOK}time.sleep(60)"
-    task = node.task(handle + ready)
+    task = node.task(handle + ready, LATE_SECONDS=late)
     assert task.stdout is not None
     assert task.stdout.readline().strip().isdigit()
     task.send_signal(number)
     assert task.wait(timeout=60) == 42
+
+
+def test_a_task_that_becomes_the_rank_ends_at_a_signal_that_came_before(node: Node) -> None:
+    standby = node.standby("import time; time.sleep(3)")
+    task = node.task(f"{LOOK}time.sleep(60)")
+    wait_until(lambda: has_signal(task.pid, signal.SIGTERM, "SigBlk"))
+    task.terminate()
+    standby.kill()
+    assert task.wait(timeout=60) == -signal.SIGTERM
 
 
 def test_a_rank_ends_with_its_task(node: Node) -> None:

@@ -48,6 +48,8 @@ def hand_over() -> None:
 
 def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
     """Have the standby fork the rank, and end as it ends; returns if it does not."""
+    # A signal that comes between the rank's first step and the handlers here waits for them, and goes to the rank.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     try:
         # The rank ends what carries its attempt, and must not end this.
         show_environment({name: value for name, value in environment.items() if name != _ATTEMPT})
@@ -63,6 +65,7 @@ def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
         _leave_like(*_followed(connection))
     connection.close()
     show_environment(environment)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _connected(name: str) -> socket.socket | None:
