@@ -6,6 +6,7 @@ The plugin (tests/support/spank/pyxis.c) parses options like pyxis, and fails wi
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -73,6 +74,23 @@ def test_every_task_gets_the_scripts_flags_and_runs_in_the_image(
     rendered = sorted(line for line in lines if line.startswith(("--container-", "--no-container-")))
     assert len(rendered) == 8
     assert all(flags == rendered for flags in got.values())
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has nodes with mounts of their own")
+def test_a_node_without_pyxis_beside_one_with_it_is_named(
+    site: Stage, sandbox: RunningSandbox, pyxis: Pyxis, thin_image: ThinImage
+) -> None:
+    """There srun, which has the plugin, accepts the options, and slurmd, which has not, starts the task on the host."""
+    program = "import os, time; print(os.path.exists('/srv/own.txt'), flush=True); time.sleep(60)"
+    job = site.write_job("uneven", command(thin_image, program))
+    with sandbox.without_plugins("node2"):
+        run = site.submit(job)
+        site.wait_for_stage(run, "failed")
+    found = json.loads(site.call("why", run.id, "--cluster", site.cluster, "-o", "json").stdout)
+    assert (found["class"], found["certainty"]) == ("launch", "certain")
+    assert found["cause"] == "not in its image: pyxis is not active on node node2"
+    assert "False" not in "".join(site.log(run, rank) for rank in range(4) if run.attempt(0).log(rank).is_file())
 
 
 @pytest.mark.long

@@ -55,6 +55,19 @@ class RunningSandbox:
         )
 
     @contextmanager
+    def without_plugins(self, node: str) -> Iterator[None]:
+        """Within the block, steps on `node` find an empty plugstack.conf; its mounts are its own if root started it."""
+        found = marked_processes.find(self.folder)
+        (pid,) = (one.pid for one in found if (one.part, one.command) == (node, "slurmd"))
+        plugins = self.folder / "etc" / "plugstack.conf"
+        enter = ["nsenter", f"--target={pid}", "--mount", "--pid"]
+        subprocess.run([*enter, "mount", "--bind", "/dev/null", plugins], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*enter, "umount", plugins], check=True)
+
+    @contextmanager
     def paused(self, part: str) -> Iterator[None]:
         """Stop a daemon within the block, so that it does not answer."""
         found = [process for process in marked_processes.find(self.folder) if process.part == part]
