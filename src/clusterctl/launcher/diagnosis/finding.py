@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.config.secrets import HIDDEN
 from clusterctl.launcher.diagnosis.reasons import HELD
 from clusterctl.launcher.observe.run_names import submission as sweep_of
 from clusterctl.shared.errors import Cause
@@ -154,9 +155,9 @@ def _of_plain_job(job: str, trace: RunTrace, found: Finding) -> tuple[str, ...]:
 
 
 def submission(record: RunRecord) -> list[str]:
-    """The command line of the submission, or the job's name if it contained a secret."""
-    if record.argv[:1] != ("submit",) or any("***" in word for word in record.argv):
-        return ["submit", record.job.name, "--cluster", record.cluster.name]
+    """The command line that submits a run again: as it was typed, or `rerun`, which needs no value that it hid."""
+    if record.argv[:1] != ("submit",) or any(HIDDEN in word for word in record.argv):
+        return ["rerun", record.run.id]
     return list(record.argv)
 
 
@@ -178,9 +179,10 @@ def _again(trace: RunTrace, *changes: str, new_code: bool = False) -> str:
     """
     record = trace.status.record
     repeated = shlex.join(["clusterctl", "rerun", record.run.id, *_settings(changes)])
-    if sweep_of(record.run.id) != record.run.id:
+    again = submission(record)
+    if again[0] == "rerun" or sweep_of(record.run.id) != record.run.id:
         return repeated
-    typed = shlex.join(with_options(["clusterctl", *submission(record)], _settings(changes)))
+    typed = shlex.join(with_options(["clusterctl", *again], _settings(changes)))
     return typed if new_code or len(typed) <= len(repeated) else repeated
 
 
