@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def stages(runs: list[RunDir], queue: Queue) -> list[State]:
+def states(runs: list[RunDir], queue: Queue) -> list[State]:
     return [status.state for status in report(runs, queue, lambda: NOW).statuses]
 
 
@@ -62,26 +62,26 @@ def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> 
         fabricate(A, {"finished.json": {"time": 5}}),
         fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1, "signal": ""}}),
     ]
-    assert stages(runs, queue) == [State.FINISHED, State.FAILED]
+    assert states(runs, queue) == [State.FINISHED, State.FAILED]
     assert queue.questions == 0
 
 
 def test_slurm_is_queried_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
     queue = Queue(("1", "PENDING", folder / A), ("2", "RUNNING", folder / B))
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "1"), (B, "2"), (C, "3"))]
-    assert stages(runs, queue) == [State.QUEUED, State.STARTING, State.CANCELLED]
+    assert states(runs, queue) == [State.QUEUED, State.STARTING, State.CANCELLED]
     assert queue.questions == 1
 
 
 def test_a_job_whose_submitter_died_is_found_by_its_folder_and_adopted(fabricate: Fabricate, folder: Path) -> None:
     run = fabricate(A)
-    assert stages([run], Queue(("31", "PENDING", folder / A))) == [State.QUEUED]
+    assert states([run], Queue(("31", "PENDING", folder / A))) == [State.QUEUED]
     assert read_json(run.submission_json)["job_id"] == "31"
 
 
 def test_a_job_that_has_begun_is_adopted_from_its_attempt(fabricate: Fabricate) -> None:
     run = fabricate(A, {"attempts/0/host.json": {"job_id": "32", "start": 1}})
-    stages([run], Queue(("32", "RUNNING", Path("/elsewhere"))))
+    states([run], Queue(("32", "RUNNING", Path("/elsewhere"))))
     assert read_json(run.submission_json)["job_id"] == "32"
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_ends_between_reading_and_the_query_is_not_lost(fabricate: Fa
             run.finished_json.write_text('{"attempt": 0, "time": 9}')
             return super()._answer(argv, environment)
 
-    assert stages([run], Ending()) == [State.FINISHED]
+    assert states([run], Ending()) == [State.FINISHED]
 
 
 SUCCESSOR = {"submission.json": {"job_id": "1"}, "successor.json": {"of": "1", "job_id": "2"}}
@@ -165,7 +165,7 @@ def test_a_job_before_the_last_resume_is_nobodys_successor(fabricate: Fabricate,
     assert (status.state, status.job_id, status.successor) == (State.QUEUED, "7", None)
 
 
-def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabricate: Fabricate) -> None:
+def test_an_unresponsive_slurm_is_reported_and_states_come_from_the_files(fabricate: Fabricate) -> None:
     queue = Queue(silent=True)
     runs = [
         fabricate(A, {"submission.json": {"job_id": "1"}}),
@@ -325,7 +325,7 @@ def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
     assert violations(content, schema)
 
 
-def test_runs_can_be_filtered_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
+def test_runs_can_be_filtered_by_name_state_and_age(fabricate: Fabricate, folder: Path) -> None:
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now - 5000))
     a, b, c = (f"{name}-{stamp}-{name * 4}" for name in "abc")

@@ -181,7 +181,7 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     assert asked[1] is not State.FINISHED
 
 
-def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate: Fabricate) -> None:
+def test_the_pause_after_a_diagnosis_depends_on_the_state_and_its_cost(fabricate: Fabricate) -> None:
     from dataclasses import replace
 
     from clusterctl.launcher.observe.status import report

@@ -122,13 +122,13 @@ def _readme(status: Status, now: float) -> str:
     state = str(status.state) + ("" if status.state.ended else "; not ended, files are as of the export")
     return f"""{status.record.run.id}
 exported {moment} by clusterctl {__version__}
-stage: {state}
+state: {state}
 
 report.html       curves, nodes, phases, configuration: open it in a browser
 metrics.csv       logged metrics, one row per record; steps repeated after a restart count once
 weights.pt        the trained weights by name: torch.load("weights.pt") (if available and requested)
 run.json          job, cluster, versions, git commit, command line; secret values are replaced by ***
-status.json       stage, progress and newest metrics, as printed by `clusterctl status -o json`
+status.json       state, progress and newest metrics, as printed by `clusterctl status -o json`
 git.patch         uncommitted changes: git apply git.patch, on the commit in run.json
 script.sh         the batch script
 submissions/      the same files of earlier submissions, if the run was resumed
@@ -137,7 +137,7 @@ attempts/N/       one folder for each start of the run:
   host.log          output of the batch script and srun
   logs/             output of each rank
   metrics.jsonl     logged metrics
-  events/, nodes/   events of the ranks: stages, exceptions, exits
+  events/, nodes/   events of the ranks: states, exceptions, exits
   telemetry/        CPU, memory and GPUs of each node over time
 The other files record how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
   work/             files that the program wrote to its working directory (if requested)

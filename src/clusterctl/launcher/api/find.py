@@ -231,7 +231,7 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 def _states(words: tuple[str, ...]) -> frozenset[State]:
     """The states named by `words`, which may be comma-separated."""
     states: set[State] = set()
-    known = {stage.value: frozenset({stage}) for stage in State} | _GROUPS
+    known = {state.value: frozenset({state}) for state in State} | _GROUPS
     for word in ",".join(words).split(",") if words else ():
         if word not in known:
             close = nearest(word, known)

@@ -39,11 +39,11 @@ class RunFailed(ClusterctlError):
 
     run: Run
 
-    def __init__(self, run: Run, stage: State) -> None:
+    def __init__(self, run: Run, state: State) -> None:
         self.run = run
-        next_step = "resume" if stage in (State.TIMED_OUT, State.PREEMPTED) else "why"
+        next_step = "resume" if state in (State.TIMED_OUT, State.PREEMPTED) else "why"
         first, *_ = self.diagnosis.findings
-        super().__init__(f"run {run.id} ended: {stage}: {first}", f"clusterctl {next_step} {run.id}")
+        super().__init__(f"run {run.id} ended: {state}: {first}", f"clusterctl {next_step} {run.id}")
 
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
@@ -188,9 +188,9 @@ class Run(Shown):
     def _wait(self, timeout: float | None) -> Status:
         from clusterctl.launcher.observe.follow import wait
 
-        stage = wait(self.directory, self.cluster, timeout)
-        if stage is not State.FINISHED:
-            raise RunFailed(self, stage)
+        state = wait(self.directory, self.cluster, timeout)
+        if state is not State.FINISHED:
+            raise RunFailed(self, state)
         return self.status()
 
     def result(self, timeout: float | None = None) -> Any:

@@ -37,7 +37,7 @@ class SweepFailed(ClusterctlError):
 
     def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
         self.summary = summary
-        others = sum(count for stage, count in summary.states.items() if stage is not State.FINISHED)
+        others = sum(count for state, count in summary.states.items() if state is not State.FINISHED)
         hint = f"clusterctl status {sweep.id}\nto start those again: clusterctl resume {sweep.id}"
         super().__init__(f"{others} of the {len(summary.statuses)} runs of {sweep.id} did not finish", hint)
 

@@ -121,7 +121,7 @@ def diagnose_status(
 def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run from the evidence gathered; a pure function."""
     status, last = trace.status, trace.attempts[-1] if trace.attempts else None
-    found, past, unknown = _by_stage(trace)
+    found, past, unknown = _by_state(trace)
     if lesson := not_learning(status.attempt.loss_trend if status.attempt else None):
         number = last.number if last else None
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
@@ -139,7 +139,7 @@ def judge(trace: RunTrace) -> Diagnosis:
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
-def _by_stage(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
+def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
     """The findings for the run's state, the attempts that ended before, and what is not known yet."""
     status, attempts, cancelled = trace.status, trace.attempts, trace.cancelled
     last = attempts[-1] if attempts else None

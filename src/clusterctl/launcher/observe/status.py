@@ -195,9 +195,9 @@ class Filter:
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def takes(self, stage: State, created: float, now: float, tags: Iterable[str]) -> bool:
+    def takes(self, state: State, created: float, now: float, tags: Iterable[str]) -> bool:
         in_time = self.seconds is None or now - created <= self.seconds
-        return in_time and (not self.states or stage in self.states) and self.tags <= {*tags}
+        return in_time and (not self.states or state in self.states) and self.tags <= {*tags}
 
     def since(self, now: float) -> float | None:
         """The earliest submission time that can match; earlier runs are not read."""
@@ -214,7 +214,7 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     if not wanted.needs_reading:
         return report(itertools.islice(runs, count), ended=ended)
     if ended and wanted.states:
-        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.states)
+        runs = (run for run in runs if (state := ended.state(run)) is None or state in wanted.states)
     found = report(runs, ended=ended)
     taken = [
         one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)

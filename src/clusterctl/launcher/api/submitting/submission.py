@@ -62,7 +62,7 @@ _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease f
 
 
 class PastJob(NamedTuple):
-    """The ended job of a run that is submitted again, and the stage it left the run in."""
+    """The ended job of a run that is submitted again, and the state it left the run in."""
 
     id: str | None
     state: State

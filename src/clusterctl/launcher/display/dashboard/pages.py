@@ -268,7 +268,7 @@ def _cells(status: Status, now: float) -> dict[str, Markup]:
     cells = {name: _cell(name, texts.get(name, "")) for name in _COLUMNS}
     cells["RUN"] = _cell("RUN", tag("a", texts["RUN"], href=_run_address(texts["RUN"])))
     cells["AGE"] = _cell("AGE", duration(now - status.record.created))
-    cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow stage {sections.state_class(status.state)}")
+    cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow state {sections.state_class(status.state)}")
     cells["CLUSTER"] = _cell("CLUSTER", status.record.cluster.name)
     cells["TAGS"] = _tags(status.record.job.tags)
     if texts.get("PROGRESS") and done is not None:

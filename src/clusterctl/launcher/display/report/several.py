@@ -125,7 +125,7 @@ def _row(name: str, values: Sequence[str], best: Sequence[bool] = ()) -> Markup:
 
 
 def _state(status: Status) -> Markup:
-    return tag("td", state_text(status), class_=f"stage {state_class(status.state)}")
+    return tag("td", state_text(status), class_=f"state {state_class(status.state)}")
 
 
 def _summary(several: Several, address: Callable[[str], str] | None) -> Markup:
