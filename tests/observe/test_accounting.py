@@ -11,7 +11,7 @@ import pytest
 from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.traces import gather, with_accounting
 from clusterctl.launcher.observe.slurm_log import AGAIN_SECONDS, accounted
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.launcher.slurm.queue import SEPARATOR
@@ -45,7 +45,7 @@ class Site:
         return subprocess.CompletedProcess(argv, 0, "\n".join(self.lines).replace("|", SEPARATOR), "")
 
     def states(self, *runs: RunDir, now: float = NOW) -> list[State]:
-        return [status.state for status in report(runs, self, lambda: now).statuses]
+        return [status.state for status in statuses_of(runs, self, lambda: now).statuses]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
 
 def test_why_uses_the_cached_answer_and_queries_again_if_there_was_none(lost: list[RunDir]) -> None:
     site = Site("10|CANCELLED by 7|0:15|n1|None")
-    status, in_vain = report(lost[:2], site, lambda: NOW).statuses
+    status, in_vain = statuses_of(lost[:2], site, lambda: NOW).statuses
     assert with_accounting(gather(status), site).accounted[0].by == "7"
     assert site.asked == ["10,11"]
     assert with_accounting(gather(in_vain), site).accounted == ()
@@ -171,11 +171,11 @@ def test_an_end_that_squeue_showed_is_remembered_where_there_is_no_accounting(
 ) -> None:
     """The batch script was killed, and recorded nothing."""
     run = fabricate(RUNS[0], STARTED)
-    assert report([run], queue_with(run, job_state), lambda: NOW).statuses[0].state is state
+    assert statuses_of([run], queue_with(run, job_state), lambda: NOW).statuses[0].state is state
     site = Site(down=True)
     assert site.states(run) == [state]
     assert site.asked == []
-    with_accounting(gather(report([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
+    with_accounting(gather(statuses_of([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
     assert site.states(run) == [state]  # although an answer without the end was kept, too
     write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "start": 1, "restart_count": 1})
     assert site.states(run, now=NOW + 2 * AGAIN_SECONDS) == [State.LOST]  # Slurm had started it again

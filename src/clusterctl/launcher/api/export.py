@@ -25,7 +25,7 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.observe.comparison import variables_in
 from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.telemetry import telemetry_files
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
@@ -58,7 +58,7 @@ def write_archive(
     `force`, and ConfigError.
     """
     target = _target(run, output, force=force)
-    found = report([run])
+    found = statuses_of([run])
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses

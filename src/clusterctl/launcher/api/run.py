@@ -169,9 +169,9 @@ class Run(Shown):
 
         `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
         """
-        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.observe.status import statuses_of
 
-        found = report([self.directory])
+        found = statuses_of([self.directory])
         if not found.statuses:
             raise found.problems[0]
         return found.statuses[0]
@@ -344,10 +344,10 @@ class Run(Shown):
     @operation(changes=True)
     def release(self) -> None:
         """Release the run, which was submitted with `hold`."""
-        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.observe.status import statuses_of
         from clusterctl.launcher.slurm import Slurm
 
-        found = report([self.directory])
+        found = statuses_of([self.directory])
         if found.problems:
             raise found.problems[0]
         (status,) = found.statuses

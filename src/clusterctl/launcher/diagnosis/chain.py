@@ -14,7 +14,7 @@ from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.diagnosis.reasons import in_words
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Standing, standing, standing_of_all
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import runs_of, states_in_words
 from clusterctl.shared.errors import Cause, ConfigError
 from clusterctl.shared.record.states import State
@@ -70,7 +70,7 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
             with suppress(ConfigError):
                 runs[name] = runs_of(folder, name)
         every = dict.fromkeys(run for several in runs.values() for run in several)
-        read = {one.record.run: one for one in report(every, slurm_of).statuses}
+        read = {one.record.run: one for one in statuses_of(every, slurm_of).statuses}
         found |= {name: tuple(read[run] for run in runs[name] if run in read) for name in ids}
         waiting = [first for name in ids if (first := _not_started(found[name]))]
     return _links(status, found, {status.record.run.id})

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
 from clusterctl.launcher.observe.state import NEVER_STARTS
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.record.plain_text import duration
@@ -71,7 +71,7 @@ def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
 
     Raises ConfigError if its record cannot be read. If Slurm does not answer, that is listed in `unknown`.
     """
-    found = report([run], slurm_of)
+    found = statuses_of([run], slurm_of)
     if not found.statuses:
         raise found.problems[0]
     diagnosis = diagnose_status(found.statuses[0], slurm_of)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.attempt import AttemptEvidence
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.launcher.observe.sweeps import SweepSummary
 
 
@@ -318,7 +318,7 @@ def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[l
     return changed, [*titles.values()]
 
 
-def listing(summary: SweepSummary, looked: Report, *, ranks: bool = True) -> Listing:
+def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -> Listing:
     """A sweep as a table of its runs with its headline: the best by its metric first, then the others by index.
 
     Without `ranks`, they stay in the order of `looked`.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunStatuses:
     """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
 
     as_of: float
@@ -53,16 +53,16 @@ class Report:
 
 
 def no_slurm(_: Cluster) -> Slurm:
-    """For `report` on a node: thousands of ending jobs must not query the controller individually."""
+    """For `statuses_of` on a node: thousands of ending jobs must not query the controller individually."""
     raise SlurmError("Slurm is not queried from a node")
 
 
-def report(
+def statuses_of(
     runs: Iterable[RunDir],
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
     ended: EndedRuns | None = None,
-) -> Report:
+) -> RunStatuses:
     """The status of `runs`, in order. A damaged run or an unresponsive Slurm does not affect the others.
 
     `ended` caches runs that had already ended, so that they are not read again.
@@ -100,7 +100,7 @@ def report(
             found[index] = answered(evidence, snapshot)
     found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
-    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
+    return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
@@ -208,14 +208,14 @@ class Filter:
         return bool(self.states or self.tags) or self.seconds is not None
 
 
-def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
+def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> RunStatuses:
     """The status of the newest `count` runs in `folder` (None: all) that match `wanted`."""
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
-        return report(itertools.islice(runs, count), ended=ended)
+        return statuses_of(itertools.islice(runs, count), ended=ended)
     if ended and wanted.states:
         runs = (run for run in runs if (state := ended.state(run)) is None or state in wanted.states)
-    found = report(runs, ended=ended)
+    found = statuses_of(runs, ended=ended)
     taken = [
         one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)
     ]
@@ -257,7 +257,7 @@ def listing(
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
     unknown = (run for run in ids if run not in rows and is_written(folder, run))
-    looked = report((RunDir(folder / run) for run in unknown), ended=ended)
+    looked = statuses_of((RunDir(folder / run) for run in unknown), ended=ended)
     for status in looked.statuses:
         run = status.record.run
         rows[run.id] = row = row_of(status, looked.as_of)
