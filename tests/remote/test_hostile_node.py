@@ -183,8 +183,10 @@ PLAYS: dict[str, Any] = {
     "foreign answer": printing(FrameKind.OUTPUT, json.dumps({"returned": FOREIGN}).encode()),
     "ids that are none": printing(FrameKind.OUTPUT, b'{"id": 1}\n{"x": 2}\n{\n[]\n\xff\xfe\n'),
     "deep ids": printing(FrameKind.OUTPUT, b'{"id":' + DEEP + b"\n"),
-    "another address": printing(FrameKind.OUTPUT, b"http://evil.example/?token=a\n"),
-    "a false address": printing(FrameKind.OUTPUT, b"http://127.0.0.1:99999/?token=a\n"),
+    "an address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 80, "token": "a"}}'),
+    "another address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 80, "token": "a@evil.example/"}}'),
+    "a false address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 99999, "token": "a"}}'),
+    "no address": printing(FrameKind.QUESTION, b'{"dashboard": [80]}'),
     "an error": printing(FrameKind.ERRORS, b"error: \xff\nhint: x\n", code=5),
 }  # fmt: skip
 
