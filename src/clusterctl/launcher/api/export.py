@@ -57,7 +57,10 @@ def write_archive(
     as a report. A run that has not ended is exported in its current state. Raises UsageError if `output` exists, unless
     `force`, and ConfigError.
     """
-    target = _target(run, output, force=force)
+    target = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
+    check_output(target, f"{run.id}{_SUFFIX}")
+    if target.exists() and not (force and target.is_file()):
+        raise UsageError(f"file exists: {target}", "replace it with --force, or choose another with --output")
     found = statuses_of([run])
     if not found.statuses:
         raise found.problems[0]
@@ -89,14 +92,6 @@ def write_archive(
     except OSError as error:
         raise ConfigError(f"cannot export {run.id} to {target}: {reason(error)}", "check free space: df -h") from error
     return target
-
-
-def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
-    path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
-    check_output(path, f"{run.id}{_SUFFIX}")
-    if path.exists() and not (force and path.is_file()):
-        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
-    return path
 
 
 def _table(records: Iterable[Mapping[str, Any]]) -> str:

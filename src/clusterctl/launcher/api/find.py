@@ -16,9 +16,9 @@ from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
-from clusterctl.launcher.observe.sorting import in_order as in_order
 from clusterctl.launcher.observe.status import Filter, listing, meant, newest, statuses_of
 from clusterctl.launcher.observe.status import Listing as Listing
+from clusterctl.launcher.observe.status import in_order as in_order
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.launcher.slurm.jobs import job_typed
 from clusterctl.shared.errors import UsageError

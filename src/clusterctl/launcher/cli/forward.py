@@ -22,8 +22,7 @@ from clusterctl.launcher.api.remote import request as api
 from clusterctl.launcher.api.remote.payload import Payload, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
-from clusterctl.launcher.display.foreign import ForeignOutput
-from clusterctl.launcher.display.plain import plain
+from clusterctl.launcher.display.plain import ForeignOutput, plain
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Metric, number, own_metrics, score_of
+from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -331,18 +331,13 @@ def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -
     if ranks:
         statuses.sort(key=lambda status: places.get(status.record.run, len(places)))
     rows, varied = apart((row_of(status, looked.as_of) for status in statuses), settings)
-    if ranking and (metric := ranking[0].metric) not in _of_columns(ranking[0].status):
+    scores = (score_of(ranking[0].status.metrics, split) for split in ("val", "test")) if ranking else ()
+    if ranking and (metric := ranking[0].metric) not in (KNOWN["loss"], *(score[0] for score in scores if score)):
         varied.append(plain(metric.label))
         values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
         rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
     head = headline(summary)
     return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
-
-
-def _of_columns(status: Status) -> list[Metric]:
-    """The metrics that have a column of their own."""
-    scores = (score_of(status.metrics, split) for split in ("val", "test"))
-    return [KNOWN["loss"], *(score[0] for score in scores if score)]
 
 
 def headline(found: SweepSummary) -> str:

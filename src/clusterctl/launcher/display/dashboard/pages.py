@@ -19,7 +19,7 @@ from clusterctl.launcher.display.report.several import content
 from clusterctl.launcher.display.runs_table import LEFT_ALIGNED, row_of
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.sorting import in_order
+from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import ranked
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import State
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
     state: str = ""
     words: str = ""  # each must be in a run's id, state, cluster, tags or note
-    sort: str = ""  # a column, see `observe.sorting`; reversed after a minus sign
+    sort: str = ""  # a column, see `observe.status`; reversed after a minus sign
     page: int = 1
 
     @classmethod

@@ -11,7 +11,7 @@ from rich.text import Text
 from clusterctl.launcher.display.plain import bar, duration, plain, share
 from clusterctl.launcher.display.runs_table import note, state_style, state_text
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.sorting import in_order
+from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import states_in_words
 from clusterctl.shared.record.vocabulary import number, score_of
 
