@@ -13,7 +13,7 @@ from clusterctl.launcher.api import clean as api
 from clusterctl.launcher.api.clean import CleanUp, DiskKind, clean
 from clusterctl.launcher.api.find import Query
 from clusterctl.launcher.observe import run_record
-from clusterctl.launcher.observe.status import Report
+from clusterctl.launcher.observe.status import RunStatuses
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.files import read_json, write_json
@@ -123,7 +123,7 @@ def test_a_run_that_changes_just_after_it_was_read_is_kept(
     old = ended()
     real = Query.look
 
-    def resumed_then(query: Query) -> Report:
+    def resumed_then(query: Query) -> RunStatuses:
         found = real(query)
         (old.path / f".resume.{time.time_ns()}").mkdir()
         return found

@@ -77,7 +77,7 @@ def test_the_readme_names_every_file(run: Run) -> None:
     found = content(write_archive(run.directory, pages={"report.html": ""}))
     text = found["README.txt"].decode()
     assert text.startswith(f"{run.id}\n")
-    assert "stage: finished\n" in text
+    assert "state: finished\n" in text
     for name in found:
         first, *rest = name.split("/")
         assert first in text or first.endswith(".json") or name == "README.txt", name

@@ -75,7 +75,7 @@ def test_waiting_for_a_failed_run_raises_with_its_findings(fabricate: Fabricate)
     assert error.message.endswith(str(error.diagnosis.findings[0]))
 
 
-def test_runs_are_found_by_name_stage_and_age(
+def test_runs_are_found_by_name_state_and_age(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(tmp_path / "runs"))

@@ -37,13 +37,13 @@ def option(call: str, name: str) -> str:
     )
 
 
-def end(run: RunDir, stage: State) -> None:
+def end(run: RunDir, state: State) -> None:
     """Record the end, as the batch script does."""
     attempt = run.attempt(0)
     attempt.path.mkdir()
     record = {"attempt": 0, "job_id": "7", "restart_count": 0, "nodes": "n1", "start": 1.0, "end": 2.0}
-    write_json(attempt.host_json, {**record, "exit_code": int(stage is State.FAILED), "signal": ""})
-    if stage is State.FINISHED:
+    write_json(attempt.host_json, {**record, "exit_code": int(state is State.FAILED), "signal": ""})
+    if state is State.FINISHED:
         write_json(run.finished_json, {"attempt": 0, "time": 2})
 
 
@@ -144,8 +144,8 @@ def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
 
 def test_resuming_submits_unfinished_runs_and_new_values_in_one_array(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..2"])
-    for place, stage in enumerate((State.FINISHED, State.FAILED, State.FINISHED)):
-        end(found.runs[place].directory, stage)
+    for place, state in enumerate((State.FINISHED, State.FAILED, State.FINISHED)):
+        end(found.runs[place].directory, state)
     again = found.resume(axes=["train.seed=2..4"])
     call = asked(desk_with_slurm)[1]
     assert f"element=({found.id}.1 {found.id}.3 {found.id}.4)" in call

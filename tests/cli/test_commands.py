@@ -136,7 +136,7 @@ def test_the_note_of_a_failed_run_is_its_cause(typed: Typed, fabricate: Fabricat
     assert "exit code 1" not in out
 
 
-def test_status_json_has_a_schema_version_and_stage_names(typed: Typed, fabricate: Fabricate) -> None:
+def test_status_json_has_a_schema_version_and_state_names(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     code, out, err = typed("status", "@last", "-o", "json")
     content = json.loads(out)
@@ -157,7 +157,7 @@ def test_status_is_also_written_as_jsonl_and_csv(typed: Typed, fabricate: Fabric
     assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
 
 
-def test_status_filters_by_stage_and_reports_if_none_matches(typed: Typed, fabricate: Fabricate) -> None:
+def test_status_filters_by_state_and_reports_if_none_matches(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 3}})
     assert [line.split()[0] for line in typed("status", "--state", "failed,lost")[1].splitlines()] == ["RUN", B]

@@ -12,7 +12,7 @@ from support.json_schema import schema, violations
 from support.mistake import Desk
 
 from clusterctl.launcher.api.find import Query
-from clusterctl.launcher.observe.status import Report
+from clusterctl.launcher.observe.status import RunStatuses
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 
@@ -63,7 +63,7 @@ def test_json_and_csv_match_the_table(desk: Desk, runs: list[RunDir]) -> None:
 def test_a_run_removed_in_the_meantime_does_not_count(
     desk: Desk, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look_then_remove(query: Query) -> Report:
+    def look_then_remove(query: Query) -> RunStatuses:
         found = real(query)
         runs[0].path.rename(runs[0].path.with_name("gone"))
         return found

@@ -17,10 +17,10 @@ from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 
-def status(run: str, stage: State, reason: str = "", **metrics: float) -> Status:
+def status(run: str, state: State, reason: str = "", **metrics: float) -> Status:
     attempts = (AttemptEvidence(number=0, metrics=dict(metrics)),) if metrics else ()
     record = replace(RECORD, run=RunDir(Path("/runs") / run))
-    return Status(record, stage, True, "12", attempts, False, reason, None, None)
+    return Status(record, state, True, "12", attempts, False, reason, None, None)
 
 
 def link(found: Status | str, *before: Link, condition: Condition = Condition.FINISHED) -> Link:
@@ -68,13 +68,13 @@ def test_only_unmet_dependencies_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "became"),
+    ("state", "became"),
     [(State.FAILED, "failed"), (State.TIMED_OUT, "reached its time limit"), (State.CANCELLED, "was cancelled")],
 )
-def test_a_run_cancelled_by_slurm_names_the_failed_dependency(stage: State, became: str) -> None:
-    cause, facts, commands = explained(CUT_OFF, link(status("fetch", stage)))
+def test_a_run_cancelled_by_slurm_names_the_failed_dependency(state: State, became: str) -> None:
+    cause, facts, commands = explained(CUT_OFF, link(status("fetch", state)))
     assert cause == f"Slurm cancelled it before it started, because fetch, on which it depends, {became}"
-    assert facts == (f"fetch: {stage}",)
+    assert facts == (f"fetch: {state}",)
     assert commands == ("clusterctl resume fetch", "clusterctl resume eval")
 
 
@@ -98,7 +98,7 @@ def test_a_queued_run_that_can_never_start_is_cancelled_before_the_resume() -> N
 
 
 def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
-    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate((State.TRAINING, State.FINISHED) * 2)]
+    runs = [status(f"sweep.{place}", state) for place, state in enumerate((State.TRAINING, State.FINISHED) * 2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs))
     assert cause == "waiting for all runs of sweep to finish"
     assert facts == ("sweep: 4 runs: 2 training, 2 finished",)
@@ -128,8 +128,8 @@ def test_a_queued_sweep_shows_its_own_dependencies() -> None:
 def test_a_sweep_with_failed_runs_is_resumed_with_one_command(
     of: Status, cause: str, commands: tuple[str, ...]
 ) -> None:
-    stages = (State.FINISHED, State.FAILED, State.TRAINING)
-    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate(stages)]
+    states = (State.FINISHED, State.FAILED, State.TRAINING)
+    runs = [status(f"sweep.{place}", state) for place, state in enumerate(states)]
     found, _, typed = explained(of, sweep_link(*runs))
     assert found == f"{cause} did not finish"
     assert typed == (*commands, "clusterctl resume sweep", "clusterctl resume eval")

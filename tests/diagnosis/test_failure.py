@@ -1410,19 +1410,19 @@ ENDS: tuple[tuple[State, dict[str, Any], dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("stage", "host", "known"), ENDS)
+@pytest.mark.parametrize(("state", "host", "known"), ENDS)
 @pytest.mark.parametrize("after", ["queued", "running", "failed", "cancelled before it started", "cancelled"])
 def test_a_resume_does_not_change_why_an_attempt_ended(
-    stage: State, host: dict[str, Any], known: dict[str, Any], after: str
+    state: State, host: dict[str, Any], known: dict[str, Any], after: str
 ) -> None:
     first = attempt(**host)
-    found = judge(trace(first, state=stage, **known)).headline
+    found = judge(trace(first, state=state, **known)).headline
     begun = (attempt(rank(1, **failed("no such layer")), number=1),) if after in ("failed", "cancelled") else ()
     begun = (attempt(number=1, **VANISHED),) if after == "running" else begun
     now = {"queued": State.QUEUED, "running": State.TRAINING, "failed": State.FAILED}.get(after, State.CANCELLED)
     record = replace(RECORD, resumed=END + 20, past_attempts=1, past_jobs=frozenset({"12"}))
     cancelled = Cancellation(END + 30, "eve@n1") if now is State.CANCELLED else None
-    resumed = trace(first, *begun, state=now, cancelled=cancelled, past_jobs=(JobTrace(0, stage, **known),))
+    resumed = trace(first, *begun, state=now, cancelled=cancelled, past_jobs=(JobTrace(0, state, **known),))
     resumed = replace(resumed, status=replace(resumed.status, record=record, job_id="13"))
     (past, *_) = judge(resumed).history
     assert past == found

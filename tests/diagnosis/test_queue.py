@@ -18,7 +18,7 @@ from clusterctl.launcher.diagnosis.waiting import (
     try_changes,
 )
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.plan import Plan
 from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
@@ -57,7 +57,7 @@ class Site:
 @pytest.fixture
 def status(fabricate: Fabricate) -> Status:
     run = fabricate(RUN, {"submission.json": {"job_id": "12"}})
-    (found,) = report([run], lambda cluster: Site().slurm, lambda: NOW).statuses
+    (found,) = statuses_of([run], lambda cluster: Site().slurm, lambda: NOW).statuses
     return found
 
 
@@ -118,7 +118,7 @@ def test_changed_options_go_before_the_program(status: Status) -> None:
 
 
 def test_a_run_without_a_job_causes_no_queries(fabricate: Fabricate) -> None:
-    (found,) = report([fabricate(RUN)], lambda cluster: Site().slurm, lambda: NOW).statuses
+    (found,) = statuses_of([fabricate(RUN)], lambda cluster: Site().slurm, lambda: NOW).statuses
     site = Site()
     assert gather_pending(found, site.slurm).job.job_id == ""
     assert site.asked == ["sinfo"]

@@ -17,7 +17,7 @@ from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.lines import log_lines
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.state import judge as judge_stage
+from clusterctl.launcher.observe.state import judge as judge_state
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import BEAT_SECONDS, Beat
 from clusterctl.shared.record.layout import RunDir
@@ -48,7 +48,7 @@ HOST = {"job_id": "7", "start": 1, "end": 10, "exit_code": 1}
 
 def status_of(run: RunDir) -> Status:
     """Judged from the files, without Slurm."""
-    return judge_stage(read_evidence(read_record(run)), 99.0)
+    return judge_state(read_evidence(read_record(run)), 99.0)
 
 
 def test_the_memory_of_a_node_where_a_rank_died_is_its_last_sample(fabricate: Fabricate) -> None:

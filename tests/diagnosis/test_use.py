@@ -26,7 +26,7 @@ def test_the_use_of_a_busy_run(fabricate) -> None:
     assert use.cpu_busiest == 14.5
     assert use.memory_highest == 93 * 2**30
     assert not use.finished
-    seconds = history.attempts[0].stage_seconds(NOW)
+    seconds = history.attempts[0].state_seconds(NOW)
     assert seconds[State.LOADING] == 14.0
     assert sum(seconds.values()) == pytest.approx(200.0)
 

@@ -21,20 +21,20 @@ NOW = 1_000_000.0
 
 
 def status(
-    run: str, stage: State, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object
+    run: str, state: State, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object
 ) -> Status:
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=4), train=RedditTrain())
     last = AttemptEvidence(number=0, start=NOW - age + 5, **attempt) if attempt else None  # type: ignore[arg-type]
     return Status(
         record=RunRecord(RunDir(Path("/runs") / run), NOW - age, job, Cluster(name="site")),
-        state=stage,
+        state=state,
         sure=sure,
         job_id="1234",
         attempts=(last,) if last else (),
         cancelling=False,
         reason=reason,
         started=last.start if last else None,
-        ended=NOW - 60 if stage.ended else None,
+        ended=NOW - 60 if state.ended else None,
     )
 
 

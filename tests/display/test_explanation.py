@@ -12,10 +12,10 @@ from clusterctl.shared.record.states import State
 
 
 @pytest.mark.parametrize(
-    ("stage", "head"),
+    ("state", "head"),
     [(State.FINISHED, "finished"), (State.CANCELLED, "cancelled"), (State.FAILED, "failed: cancelled")],
 )
-def test_nothing_is_printed_twice(stage: State, head: str) -> None:
-    ended = trace(attempt(signal="TERM"), state=stage, cancelled=Cancellation(1.0, "ada@login1"))
+def test_nothing_is_printed_twice(state: State, head: str) -> None:
+    ended = trace(attempt(signal="TERM"), state=state, cancelled=Cancellation(1.0, "ada@login1"))
     first, *_ = explanation(judge(ended))
     assert first == f"cora-20260102-030405-00a1 {head}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.display.foreign import ForeignOutput
+from clusterctl.launcher.display.plain import ForeignOutput
 
 HARMLESS = [
     b"text \xc3\xa9\n",

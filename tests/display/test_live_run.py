@@ -51,7 +51,7 @@ def finish(run: RunDir) -> None:
     write_json(run.finished_json, {"attempt": 0, "time": 130})
 
 
-def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console: Consoles) -> None:
+def test_in_a_file_every_state_and_every_epoch_has_its_line(run: RunDir, console: Consoles) -> None:
     events = Lines(run.attempt(0).events(0))
     sources = playing(
         lambda: events.append({"event": "stage", "stage": "training"}),
@@ -164,7 +164,7 @@ def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Co
     ]
 
 
-def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[..., RunDir], console: Consoles) -> None:
+def test_a_second_attempt_shows_its_states_again_each_once(fabricate: Callable[..., RunDir], console: Consoles) -> None:
     run = fabricate(files={"submission.json": {"job_id": "12"}})
     sources = playing(
         lambda: run.attempt(0).path.mkdir(parents=True),
@@ -179,7 +179,7 @@ def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[.
     assert file.getvalue().splitlines()[:4] == ["starting", "training", "starting", "training"]
 
 
-def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
+def test_on_a_terminal_a_bar_shows_state_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
     sources = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
     out, file = console(width=100, force_terminal=True, no_color=True)
     assert show(run, out, sources) is State.FINISHED

@@ -17,7 +17,7 @@ from clusterctl.launcher.display.explanation import explanation, first_cause
 from clusterctl.launcher.display.monitor.panes import MonitorView, Pane, frame
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.observe.overview import Overview
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Snapshot
 from clusterctl.launcher.slurm.queue import JobState, QueuedJob
 from clusterctl.shared.record.layout import RunDir
@@ -44,12 +44,12 @@ def _now() -> float:
 
 
 def status(run: RunDir) -> str:
-    (found,) = report([run], _slurm, _now).statuses
+    (found,) = statuses_of([run], _slurm, _now).statuses
     return first_cause(found) if found.state.ended else str(found.state)
 
 
 def why(run: RunDir) -> str:
-    (found,) = report([run], _slurm, _now).statuses
+    (found,) = statuses_of([run], _slurm, _now).statuses
     return "\n".join(explanation(diagnose_status(found, _slurm, _now)))
 
 

@@ -18,7 +18,7 @@ from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.display.runs_table import RunsTable, row_of
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Listing, report
+from clusterctl.launcher.observe.status import Listing, statuses_of
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -45,7 +45,7 @@ def run(fabricate) -> RunDir:
 
 
 def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
-    (status,) = report([run]).statuses
+    (status,) = statuses_of([run]).statuses
     assert (status.state, status.exit_code) == (State.FINISHED, 0)
     assert "finished" in (
         line := RunsTable(Listing(1_000_500.0, (row_of(status, 1_000_500.0),)), 200).plain.splitlines()[1]

@@ -13,7 +13,7 @@ from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.launcher.diagnosis.waiting import explain_waiting, gather_pending
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.layout import RunDir
 
@@ -41,7 +41,7 @@ def test_why_suggests_a_smaller_run_that_starts_immediately(stage: Stage, monkey
 
     def waiting() -> Status | None:
         """The status once Slurm has examined the queue and estimated a start."""
-        (status,) = report([wide]).statuses
+        (status,) = statuses_of([wide]).statuses
         job = gather_pending(status, Slurm.of(status.record.cluster)).job
         return status if job.reason == "Resources" and job.start else None
 

@@ -1,4 +1,4 @@
-"""The notifiable events of a run, from its attempts and its stage."""
+"""The notifiable events of a run, from its attempts and its state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ REQUEUED = replace(RUNNING, end=2.0, exit_code=75, requeued=True)
 FAILED = replace(RUNNING, end=2.0, exit_code=1)
 
 
-def status(stage: State, *attempts: AttemptEvidence, past: int = 0, sure: bool = True, reason: str = "") -> Status:
+def status(state: State, *attempts: AttemptEvidence, past: int = 0, sure: bool = True, reason: str = "") -> Status:
     numbered = tuple(replace(attempt, number=number) for number, attempt in enumerate(attempts))
     record = replace(RECORD, past_attempts=past)
-    return Status(record, stage, sure, "12", numbered, False, reason, 1.0, None)
+    return Status(record, state, sure, "12", numbered, False, reason, 1.0, None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
 import clusterctl
 from clusterctl.launcher.notifications.notifier import Notifier
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
@@ -128,7 +128,7 @@ def test_only_the_configured_events_are_sent(fabricate: Fabricate, server: WebHo
 
 def test_no_delivery_starts_that_could_take_too_long(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
-    (status,) = report([run], never_queried).statuses
+    (status,) = statuses_of([run], never_queried).statuses
     assert (
         list(Notifier({"HOOK": server.url}, never_queried, deadline=100.0, clock=lambda: 95.0).send_pending(status))
         == []
@@ -138,7 +138,7 @@ def test_no_delivery_starts_that_could_take_too_long(fabricate: Fabricate, serve
 
 def test_another_users_run_starts_no_command(fabricate: Fabricate, tmp_path: Path) -> None:
     run = run_of(fabricate, Notify(command=("touch", str(tmp_path / "ran"))))
-    (status,) = report([run], never_queried).statuses
+    (status,) = statuses_of([run], never_queried).statuses
     theirs = replace(status, record=replace(status.record, is_ours=False))
     assert list(Notifier(dict(os.environ), never_queried).send_pending(theirs)) == []
     assert not (tmp_path / "ran").exists()

@@ -11,7 +11,7 @@ import pytest
 from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.traces import gather, with_accounting
 from clusterctl.launcher.observe.slurm_log import AGAIN_SECONDS, accounted
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.launcher.slurm.queue import SEPARATOR
@@ -44,8 +44,8 @@ class Site:
             return subprocess.CompletedProcess(argv, 1, "", "Slurm accounting storage is disabled")
         return subprocess.CompletedProcess(argv, 0, "\n".join(self.lines).replace("|", SEPARATOR), "")
 
-    def stages(self, *runs: RunDir, now: float = NOW) -> list[State]:
-        return [status.state for status in report(runs, self, lambda: now).statuses]
+    def states(self, *runs: RunDir, now: float = NOW) -> list[State]:
+        return [status.state for status in statuses_of(runs, self, lambda: now).statuses]
 
 
 @pytest.fixture
@@ -60,31 +60,31 @@ def test_one_query_covers_all_runs_and_its_answer_is_cached(lost: list[RunDir]) 
         "10|NODE_FAIL|1:0|n1|None", "11|CANCELLED by 7|0:15|n1|None", "11.0|FAILED|15:0|n1|", "12|TIMEOUT|0:0||"
     )
     expected = [State.FAILED, State.CANCELLED, State.TIMED_OUT, State.LOST]
-    assert site.stages(*lost) == expected
+    assert site.states(*lost) == expected
     assert site.asked == ["10,11,12,13"]
-    assert site.stages(*lost) == expected
+    assert site.states(*lost) == expected
     assert len(site.asked) == 1
 
 
 def test_the_accounting_shows_who_cancelled_an_apparently_preempted_job(fabricate: Fabricate) -> None:
     run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": {"job_id": "10", **ENDED}})
-    assert Site().stages(run) == [State.PREEMPTED]
+    assert Site().states(run) == [State.PREEMPTED]
     run.accounting_json.unlink()
-    assert Site("10|CANCELLED by 7|0:15|n1|None").stages(run) == [State.CANCELLED]
+    assert Site("10|CANCELLED by 7|0:15|n1|None").states(run) == [State.CANCELLED]
 
 
-def test_without_accounting_stages_stay_lost_and_it_is_queried_once_an_hour(lost: list[RunDir]) -> None:
+def test_without_accounting_states_stay_lost_and_it_is_queried_once_an_hour(lost: list[RunDir]) -> None:
     site = Site(down=True)
     for now in (NOW, NOW + 5, NOW + AGAIN_SECONDS - 1):
-        assert site.stages(*lost, now=now) == [State.LOST] * 4
+        assert site.states(*lost, now=now) == [State.LOST] * 4
     assert len(site.asked) == 1
-    site.stages(*lost, now=NOW + AGAIN_SECONDS)
+    site.states(*lost, now=NOW + AGAIN_SECONDS)
     assert len(site.asked) == 2
 
 
 def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[RunDir]) -> None:
-    assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [State.LOST]
-    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [State.TIMED_OUT]
+    assert Site("10|RUNNING|0:0|n1|").states(lost[0]) == [State.LOST]
+    assert Site("10|TIMEOUT|0:0|n1|").states(lost[0], now=NOW + AGAIN_SECONDS) == [State.TIMED_OUT]
 
 
 def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
@@ -96,7 +96,7 @@ def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
 
 def test_why_uses_the_cached_answer_and_queries_again_if_there_was_none(lost: list[RunDir]) -> None:
     site = Site("10|CANCELLED by 7|0:15|n1|None")
-    status, in_vain = report(lost[:2], site, lambda: NOW).statuses
+    status, in_vain = statuses_of(lost[:2], site, lambda: NOW).statuses
     assert with_accounting(gather(status), site).accounted[0].by == "7"
     assert site.asked == ["10,11"]
     assert with_accounting(gather(in_vain), site).accounted == ()
@@ -137,7 +137,7 @@ def test_without_accounting_scontrol_is_queried_for_recent_jobs(fabricate: Fabri
 
 
 def test_a_cached_answer_about_an_earlier_job_is_ignored(lost: list[RunDir]) -> None:
-    Site("10|TIMEOUT|0:0|n1|").stages(lost[0])
+    Site("10|TIMEOUT|0:0|n1|").states(lost[0])
     assert accounted({lost[0]: "99"}, Site()(None).accounted) == {}
 
 
@@ -145,7 +145,7 @@ def test_a_cached_answer_about_an_earlier_job_is_ignored(lost: list[RunDir]) -> 
                                      '{"job_id": "10", "time": 1e999, "lines": [7]}'])  # fmt: skip
 def test_a_damaged_cache_file_is_ignored(lost: list[RunDir], content: str) -> None:
     lost[0].accounting_json.write_text(content)
-    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [State.TIMED_OUT]
+    assert Site("10|TIMEOUT|0:0|n1|").states(lost[0]) == [State.TIMED_OUT]
 
 
 def test_an_impatient_query_raises_the_error(lost: list[RunDir]) -> None:
@@ -165,27 +165,27 @@ def queue_with(run: RunDir, state: str) -> Callable[[object], Slurm]:
     return lambda _: Slurm(lambda command: command, {}, answer)
 
 
-@pytest.mark.parametrize(("state", "stage"), [("FAILED", State.FAILED), ("CANCELLED", State.CANCELLED)])
+@pytest.mark.parametrize(("job_state", "state"), [("FAILED", State.FAILED), ("CANCELLED", State.CANCELLED)])
 def test_an_end_that_squeue_showed_is_remembered_where_there_is_no_accounting(
-    fabricate: Fabricate, state: str, stage: State
+    fabricate: Fabricate, job_state: str, state: State
 ) -> None:
     """The batch script was killed, and recorded nothing."""
     run = fabricate(RUNS[0], STARTED)
-    assert report([run], queue_with(run, state), lambda: NOW).statuses[0].state is stage
+    assert statuses_of([run], queue_with(run, job_state), lambda: NOW).statuses[0].state is state
     site = Site(down=True)
-    assert site.stages(run) == [stage]
+    assert site.states(run) == [state]
     assert site.asked == []
-    with_accounting(gather(report([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
-    assert site.stages(run) == [stage]  # although an answer without the end was kept, too
+    with_accounting(gather(statuses_of([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
+    assert site.states(run) == [state]  # although an answer without the end was kept, too
     write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "start": 1, "restart_count": 1})
-    assert site.stages(run, now=NOW + 2 * AGAIN_SECONDS) == [State.LOST]  # Slurm had started it again
+    assert site.states(run, now=NOW + 2 * AGAIN_SECONDS) == [State.LOST]  # Slurm had started it again
 
 
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_run_that_its_setup_ended_stays_failed_when_slurm_forgets_it(fabricate: Fabricate, code: int) -> None:
     host = {"job_id": "10", "start": 1, "end": 2, "exit_code": code, "signal": "", "setup_ended": 1}
     run = fabricate(RUNS[0], {**STARTED, "attempts/0/host.json": host})
-    assert Site(down=True).stages(run) == [State.FAILED]
+    assert Site(down=True).states(run) == [State.FAILED]
 
 
 def test_what_slurm_said_of_a_job_stays_with_it_after_a_resume(fabricate: Fabricate) -> None:

@@ -26,7 +26,7 @@ def test_a_run_that_was_just_submitted_has_a_job_and_no_attempts(fabricate: Fabr
     assert evidence.answer is None
 
 
-def test_an_attempt_has_its_nodes_stage_and_newest_metrics(fabricate: Fabricate) -> None:
+def test_an_attempt_has_its_nodes_state_and_newest_metrics(fabricate: Fabricate) -> None:
     events = [
         {"time": 1, "event": "stage", "stage": "loading"},
         {"time": 2, "event": "stage", "stage": "training", "epoch": 1},

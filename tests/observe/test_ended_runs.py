@@ -65,7 +65,7 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     for _ in range(3):
         evidence = look(run, kept())
         assert evidence == read_evidence(read_record(run))
-        assert kept().stage(run) is State.FAILED
+        assert kept().state(run) is State.FAILED
     assert evidence.last.death.code == 3
     assert evidence.last.refused is Refusal.RESTART_LIMIT
     assert evidence.last.loss_trend.score[0].name == "val_accuracy"
@@ -97,7 +97,7 @@ def test_a_cache_entry_is_small(fabricate: Fabricate, kept: Any) -> None:
     assert known.file.stat().st_size - before < 1000
 
 
-def test_filtering_by_stage_does_not_look_up_other_runs(fabricate: Fabricate, kept: Any, read: list[str]) -> None:
+def test_filtering_by_state_does_not_look_up_other_runs(fabricate: Fabricate, kept: Any, read: list[str]) -> None:
     for number in range(10):
         run = fabricate(f"cora-20260102-030405-000{number}", FAILED if number == 4 else FINISHED)
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_a_run_without_a_recorded_end_is_not_cached(fabricate: Fabricate, kept: 
     """Its duration would change with the clock."""
     run = fabricate(files={"attempts/0/host.json": {"start": 1.0, "exit_code": 3}})
     look(run, kept())
-    assert kept().stage(run) is None
+    assert kept().state(run) is None
 
 
 def test_a_run_that_ended_just_now_is_read_again(fabricate: Fabricate, tmp_path: Path, read: list[str]) -> None:
@@ -157,7 +157,7 @@ def test_a_changed_run_is_read_again(
     assert known.evidence(run) == first
     change(run)
     for ended in (known, kept()):
-        assert ended.stage(run) is None
+        assert ended.state(run) is None
         assert ended.evidence(run) == read_evidence(read_record(run)) != first
 
 
@@ -182,7 +182,7 @@ def test_running_runs_and_ends_known_only_to_slurm_are_not_cached(
     cancelled = fabricate("c-20260102-030405-0001", {"cancel.json": {"time": 1.0}})
     for run in (at_work, preempted, cancelled):
         look(run, kept())
-        assert kept().stage(run) is None
+        assert kept().state(run) is None
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_the_later_of_two_processes_wins_and_the_other_runs_are_read_again(
     other.evidence(runs[1])
     one.save()
     other.save()
-    assert [kept().stage(run) for run in runs] == [None, State.FINISHED]
+    assert [kept().state(run) for run in runs] == [None, State.FINISHED]
     assert look(runs[0], kept()).last.exit_code == 3
-    assert [kept().stage(run) for run in runs] == [State.FAILED, State.FINISHED]
+    assert [kept().state(run) for run in runs] == [State.FAILED, State.FINISHED]
 
 
 def test_a_full_disk_does_not_affect_the_answer(fabricate: Fabricate, tmp_path: Path) -> None:

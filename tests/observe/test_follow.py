@@ -47,10 +47,10 @@ class Play:
         return subprocess.CompletedProcess(argv, 0, line, "")
 
 
-def stages(run: RunDir, play: Play) -> list[State]:
-    """The stages seen, without consecutive duplicates."""
+def states(run: RunDir, play: Play) -> list[State]:
+    """The states seen, without consecutive duplicates."""
     seen = [status.state for status in watch(run, SITE, play.sources)]
-    return [stage for stage, before in zip(seen, [None, *seen], strict=False) if stage is not before]
+    return [state for state, before in zip(seen, [None, *seen], strict=False) if state is not before]
 
 
 def test_a_run_is_watched_from_the_queue_to_its_end(fabricate: Fabricate) -> None:
@@ -67,14 +67,14 @@ def test_a_run_is_watched_from_the_queue_to_its_end(fabricate: Fabricate) -> Non
         _3=lambda: Lines(events.events(0)).append({"event": "stage", "stage": "training"}),
         _4=lambda: write_json(run.finished_json, {"attempt": 0, "time": 4}),
     )
-    assert stages(run, play) == [State.QUEUED, State.STARTING, State.TRAINING, State.FINISHED]
+    assert states(run, play) == [State.QUEUED, State.STARTING, State.TRAINING, State.FINISHED]
     assert play.asked_at == [0.0], "Slurm was queried although the files had changed"
 
 
 def test_slurm_is_polled_at_the_clusters_polling_floor_while_a_run_waits(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play("PENDING", _35=lambda: write_json(run.finished_json, {}))
-    stages(run, play)
+    states(run, play)
     assert play.asked_at == [0.0, 10.0, 20.0, 30.0]
 
 
@@ -83,7 +83,7 @@ def test_slurm_is_not_queried_while_files_change(fabricate: Fabricate) -> None:
     metrics = Lines(run.attempt(0).metrics)
     actions = {f"_{second}": lambda s=second: metrics.append({"step": s}) for second in range(1, 60, 5)}
     play = Play("RUNNING", **actions, _61=lambda: write_json(run.finished_json, {}))
-    stages(run, play)
+    states(run, play)
     assert play.asked_at == [0.0]
 
 
@@ -91,14 +91,14 @@ def test_a_run_whose_node_failed_ends_once_slurm_reports_it(fabricate: Fabricate
     run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
     play = Play("RUNNING")
     play._happens[5.0] = lambda: setattr(play, "state", "NODE_FAIL")
-    assert stages(run, play) == [State.STARTING, State.FAILED]
+    assert states(run, play) == [State.STARTING, State.FAILED]
     assert play.now == 10.0
 
 
 def test_an_unresponsive_slurm_is_polled_with_backoff_and_ends_no_run(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play(None, _200=lambda: write_json(run.finished_json, {}))
-    assert stages(run, play) == [State.QUEUED, State.FINISHED]
+    assert states(run, play) == [State.QUEUED, State.FINISHED]
     assert play.asked_at == [0.0, 10.0, 30.0, 70.0, 130.0, 190.0]
 
 
@@ -106,10 +106,10 @@ def test_a_cancelled_run_ends_when_its_job_is_gone(fabricate: Fabricate) -> None
     run = fabricate(files=SUBMITTED | {"cancel.json": {"time": 1}})
     play = Play("PENDING")
     play._happens[3.0] = lambda: setattr(play, "state", "CANCELLED")
-    assert stages(run, play) == [State.QUEUED, State.CANCELLED]
+    assert states(run, play) == [State.QUEUED, State.CANCELLED]
 
 
-def test_waiting_returns_the_final_stage(fabricate: Fabricate) -> None:
+def test_waiting_returns_the_final_state(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/host.json": HOST | {"end": 120, "exit_code": 3, "signal": ""}})
     assert wait(run, SITE, None, Play("").sources) is State.FAILED
 

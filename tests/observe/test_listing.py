@@ -85,7 +85,7 @@ def test_listing_ended_runs_costs_two_stats_per_run_and_parses_nothing(
     assert calls == {"stat": 2 * RUNS, "open": 0, "listdir": 1}
 
 
-def test_filtering_by_stage_and_age_renders_no_rows(folder: Path, look: Any, made: list[str]) -> None:
+def test_filtering_by_state_and_age_renders_no_rows(folder: Path, look: Any, made: list[str]) -> None:
     look(folder)
     assert [row.state for row in look(folder, Filter(states=frozenset({State.FAILED})))] == [State.FAILED]
     assert look(folder, Filter(seconds=1.0)) == []

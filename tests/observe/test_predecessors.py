@@ -15,18 +15,18 @@ from clusterctl.shared.record.states import ENDED, State
 RUN = "prepare-20260102-030405-00a1"
 
 
-def status(stage: State) -> Status:
-    return Status(RECORD, stage, True, "12", (), False, "", None, None)
+def status(state: State) -> Status:
+    return Status(RECORD, state, True, "12", (), False, "", None, None)
 
 
-@pytest.mark.parametrize("stage", State)
-def test_the_stage_of_a_run_decides_whether_its_condition_is_met(stage: State) -> None:
-    found = {condition: standing(condition, status(stage)) for condition in Condition}
-    if stage is State.FINISHED:
+@pytest.mark.parametrize("state", State)
+def test_the_state_of_a_run_decides_whether_its_condition_is_met(state: State) -> None:
+    found = {condition: standing(condition, status(state)) for condition in Condition}
+    if state is State.FINISHED:
         assert set(found.values()) == {Standing.MET}
-    elif stage in ENDED:
+    elif state in ENDED:
         assert list(found.values()) == [Standing.NEVER, Standing.MET, Standing.MET]
-    elif stage is State.QUEUED:
+    elif state is State.QUEUED:
         assert set(found.values()) == {Standing.OPEN}
     else:
         assert list(found.values()) == [Standing.OPEN, Standing.OPEN, Standing.MET]
@@ -42,17 +42,17 @@ def test_invalid_predecessors_are_dropped_from_a_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "reason", "shown"),
+    ("state", "reason", "shown"),
     [
         (State.QUEUED, "Dependency", f"after {RUN}"),
         (State.QUEUED, "Resources", "Resources"),
         (State.CANCELLED, "DependencyNeverSatisfied", f"never started: after {RUN}"),
     ],
 )
-def test_the_runs_that_a_run_waits_for_are_named(stage: State, reason: str, shown: str) -> None:
+def test_the_runs_that_a_run_waits_for_are_named(state: State, reason: str, shown: str) -> None:
     record = replace(RECORD, predecessors=(Predecessor(RUN, Condition.FINISHED), Predecessor(RUN, Condition.ENDED)))
-    assert replace(status(stage), record=record, reason=reason).held_up_by == shown
-    assert replace(status(stage), reason=reason).held_up_by == reason
+    assert replace(status(state), record=record, reason=reason).held_up_by == shown
+    assert replace(status(state), reason=reason).held_up_by == reason
 
 
 def test_several_predecessors_are_shown_as_the_first_and_a_count() -> None:

@@ -30,7 +30,7 @@ from clusterctl.launcher.observe.measurements import (
     parse_measurement,
 )
 from clusterctl.launcher.observe.overview import timeline_events
-from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
+from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_state, parse_event
 from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_record, read_submission
 from clusterctl.launcher.observe.state import judge
 from clusterctl.launcher.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
@@ -213,7 +213,7 @@ def test_the_reader_of_each_growing_file_returns_values(tmp_path: Path, content:
     events, problems = last_events(attempt)
     assert problems == []
     assert all(isinstance(event, Event) for rank in events for event in events[rank])
-    newest_stage(attempt)
+    newest_state(attempt)
     beginnings(attempt)
     lines = last_lines(path)
     assert all(isinstance(measured, Measurement) for measured in measurements_in(lines))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.queue import JobState, parse_ends
 from clusterctl.shared.record.files import read_json
@@ -67,7 +67,7 @@ def made(folder: Path, host: dict[str, Any] | None = HOST, kind: str = "slurm") 
 
 
 def state_of(run: RunDir, controller: Controller) -> tuple[State, int | None]:
-    (status,) = report([run], controller.slurm, lambda: NOW).statuses
+    (status,) = statuses_of([run], controller.slurm, lambda: NOW).statuses
     return status.state, status.exit_code
 
 

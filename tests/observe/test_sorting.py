@@ -9,8 +9,8 @@ import pytest
 
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.run_record import RunRecord
-from clusterctl.launcher.observe.sorting import COLUMNS, in_order
 from clusterctl.launcher.observe.state import Status
+from clusterctl.launcher.observe.status import SORT_COLUMNS, in_order
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -55,7 +55,7 @@ def test_the_best_the_newest_or_the_largest_comes_first(column: str, order: str)
 
 def test_every_column_can_be_sorted_by_even_without_values() -> None:
     bare = [status("b"), status("a")]
-    for column in COLUMNS:
+    for column in SORT_COLUMNS:
         assert len(in_order(bare, column, NOW)) == 2
         assert in_order([], column, NOW) == []
 

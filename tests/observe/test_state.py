@@ -1,4 +1,4 @@
-"""The rules that decide the stage of a run."""
+"""The rules that decide the state of a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
 
 
 @pytest.mark.parametrize(
-    ("known", "stage"),
+    ("known", "state"),
     [
         (evidence(FAILED, finished_at=5.0), State.FINISHED),
         (evidence(FAILED), State.FAILED),
@@ -82,23 +82,23 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(replace(LEFT_BEFORE_LIMIT, limit=86_400)), State.PREEMPTED),  # extended
     ],
 )
-def test_ends_that_files_alone_decide(known: RunEvidence, stage: State) -> None:
+def test_ends_that_files_alone_decide(known: RunEvidence, state: State) -> None:
     assert settled(known)
     status = judge(known, NOW)
-    assert (status.state, status.sure) == (stage, True)
+    assert (status.state, status.sure) == (state, True)
 
 
 @pytest.mark.parametrize(
     "open_",
     [evidence(), evidence(RUNNING), evidence(TERMINATED), evidence(cancelled_at=1.0), evidence(FAILED, RUNNING)],
 )
-def test_stages_that_need_slurm(open_: RunEvidence) -> None:
+def test_states_that_need_slurm(open_: RunEvidence) -> None:
     assert not settled(open_)
     assert not judge(open_, NOW).sure
 
 
 @pytest.mark.parametrize(
-    ("known", "stage"),
+    ("known", "state"),
     [
         (evidence(answer=job(JobState.PENDING)), State.QUEUED),
         (evidence(RUNNING, answer=job(JobState.PENDING)), State.TRAINING),  # it started after the answer
@@ -144,9 +144,9 @@ def test_stages_that_need_slurm(open_: RunEvidence) -> None:
         (evidence(RUNNING, answer=job(JobState.RUNNING), cancelled_at=1.0), State.TRAINING),
     ],
 )
-def test_stages_that_slurm_and_files_decide_together(known: RunEvidence, stage: State) -> None:
+def test_states_that_slurm_and_files_decide_together(known: RunEvidence, state: State) -> None:
     status = judge(known, NOW)
-    assert (status.state, status.sure) == (stage, True)
+    assert (status.state, status.sure) == (state, True)
 
 
 def test_the_last_files_of_a_completed_job_may_still_arrive() -> None:
@@ -188,13 +188,13 @@ def test_a_run_whose_script_cannot_requeue_it_shows_why_and_is_not_queued() -> N
 
 
 def test_a_submission_in_progress_is_queued_and_one_without_a_job_is_lost() -> None:
-    for age, stage in ((SUBMIT_SECONDS - 1, State.QUEUED), (SUBMIT_SECONDS + 1, State.LOST)):
+    for age, state in ((SUBMIT_SECONDS - 1, State.QUEUED), (SUBMIT_SECONDS + 1, State.LOST)):
         young = evidence(answer=GONE, job_id=None, record=replace(RECORD, created=NOW - age))
-        assert judge(young, NOW).state is stage
+        assert judge(young, NOW).state is state
 
 
 @pytest.mark.parametrize(
-    ("known", "stage"),
+    ("known", "state"),
     [
         (evidence(), State.QUEUED),
         (evidence(RUNNING), State.TRAINING),
@@ -202,11 +202,11 @@ def test_a_submission_in_progress_is_queued_and_one_without_a_job_is_lost() -> N
         (evidence(REQUEUED), State.QUEUED),
     ],
 )
-def test_without_an_answer_from_slurm_the_stage_comes_from_the_files_and_is_unsure(
-    known: RunEvidence, stage: State
+def test_without_an_answer_from_slurm_the_state_comes_from_the_files_and_is_unsure(
+    known: RunEvidence, state: State
 ) -> None:
     status = judge(known, NOW)
-    assert (status.state, status.sure, status.state.ended) == (stage, False, False)
+    assert (status.state, status.sure, status.state.ended) == (state, False, False)
 
 
 def test_a_short_time_limit_does_not_turn_every_termination_into_a_timeout() -> None:
@@ -234,7 +234,7 @@ def test_an_end_missing_from_the_files_comes_from_slurm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "stage"),
+    ("job_state", "state"),
     [
         (JobState.RUNNING, State.TRAINING),
         (JobState.COMPLETED, State.CANCELLED),
@@ -243,8 +243,8 @@ def test_an_end_missing_from_the_files_comes_from_slurm() -> None:
         (JobState.NODE_FAIL, State.FAILED),
     ],
 )
-def test_the_end_of_an_allocation_does_not_decide_the_stage_of_its_warm_run(state: JobState, stage: State) -> None:
-    assert judge(evidence(RUNNING, answer=job(state), record=WARM), NOW).state is stage
+def test_the_end_of_an_allocation_does_not_decide_the_state_of_its_warm_run(job_state: JobState, state: State) -> None:
+    assert judge(evidence(RUNNING, answer=job(job_state), record=WARM), NOW).state is state
 
 
 def test_a_warm_run_terminated_with_its_allocation_is_cancelled() -> None:
@@ -259,7 +259,7 @@ def test_a_hang_without_a_restart_is_a_failure() -> None:
     assert judge(evidence(replace(left, hung="silent")), NOW).state is State.FAILED
 
 
-def test_attempts_before_a_resume_count_but_do_not_decide_the_stage() -> None:
+def test_attempts_before_a_resume_count_but_do_not_decide_the_state() -> None:
     resumed = replace(RECORD, resumed=NOW - 10, past_attempts=1, past_jobs=frozenset({"12"}))
     known = evidence(FAILED, record=resumed, job_id=None)
     assert not settled(known)
@@ -281,7 +281,7 @@ def test_the_duration_of_a_run_excludes_pauses_between_attempts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "stage", "reason"),
+    ("known", "state", "reason"),
     [
         (replace(NEVER_BEGAN, answer=job(JobState.PENDING, "Dependency")), State.QUEUED, "Dependency"),
         (replace(NEVER_BEGAN, answer=job(JobState.PENDING, NEVER_STARTS)), State.QUEUED, NEVER_STARTS),
@@ -294,7 +294,7 @@ def test_the_duration_of_a_run_excludes_pauses_between_attempts() -> None:
     ],
 )
 def test_a_dependent_job_that_never_started_was_cancelled_by_slurm(
-    known: RunEvidence, stage: State, reason: str
+    known: RunEvidence, state: State, reason: str
 ) -> None:
     status = judge(known, NOW)
-    assert (status.state, status.reason) == (stage, reason)
+    assert (status.state, status.reason) == (state, reason)

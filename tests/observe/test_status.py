@@ -13,7 +13,7 @@ from support.json_schema import violations
 
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
-from clusterctl.launcher.observe.status import Filter, newest, report
+from clusterctl.launcher.observe.status import Filter, newest, statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.shared import SharedAnswers
 from clusterctl.shared.errors import SlurmError
@@ -52,8 +52,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def stages(runs: list[RunDir], queue: Queue) -> list[State]:
-    return [status.state for status in report(runs, queue, lambda: NOW).statuses]
+def states(runs: list[RunDir], queue: Queue) -> list[State]:
+    return [status.state for status in statuses_of(runs, queue, lambda: NOW).statuses]
 
 
 def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> None:
@@ -62,26 +62,26 @@ def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> 
         fabricate(A, {"finished.json": {"time": 5}}),
         fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1, "signal": ""}}),
     ]
-    assert stages(runs, queue) == [State.FINISHED, State.FAILED]
+    assert states(runs, queue) == [State.FINISHED, State.FAILED]
     assert queue.questions == 0
 
 
 def test_slurm_is_queried_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
     queue = Queue(("1", "PENDING", folder / A), ("2", "RUNNING", folder / B))
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "1"), (B, "2"), (C, "3"))]
-    assert stages(runs, queue) == [State.QUEUED, State.STARTING, State.CANCELLED]
+    assert states(runs, queue) == [State.QUEUED, State.STARTING, State.CANCELLED]
     assert queue.questions == 1
 
 
 def test_a_job_whose_submitter_died_is_found_by_its_folder_and_adopted(fabricate: Fabricate, folder: Path) -> None:
     run = fabricate(A)
-    assert stages([run], Queue(("31", "PENDING", folder / A))) == [State.QUEUED]
+    assert states([run], Queue(("31", "PENDING", folder / A))) == [State.QUEUED]
     assert read_json(run.submission_json)["job_id"] == "31"
 
 
 def test_a_job_that_has_begun_is_adopted_from_its_attempt(fabricate: Fabricate) -> None:
     run = fabricate(A, {"attempts/0/host.json": {"job_id": "32", "start": 1}})
-    stages([run], Queue(("32", "RUNNING", Path("/elsewhere"))))
+    states([run], Queue(("32", "RUNNING", Path("/elsewhere"))))
     assert read_json(run.submission_json)["job_id"] == "32"
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_ends_between_reading_and_the_query_is_not_lost(fabricate: Fa
             run.finished_json.write_text('{"attempt": 0, "time": 9}')
             return super()._answer(argv, environment)
 
-    assert stages([run], Ending()) == [State.FINISHED]
+    assert states([run], Ending()) == [State.FINISHED]
 
 
 SUCCESSOR = {"submission.json": {"job_id": "1"}, "successor.json": {"of": "1", "job_id": "2"}}
@@ -136,7 +136,7 @@ def test_a_run_is_in_its_successor_once_its_first_job_has_ended(
     }
     files = {**SUCCESSOR, "attempts/0/host.json": record, "slurm.log": record.pop("log", "=== 0 ===\n")}
     queue = Queue(*((number, state, folder / A) for number, state in jobs.items()))
-    (status,) = report([fabricate(A, files)], queue, lambda: NOW).statuses
+    (status,) = statuses_of([fabricate(A, files)], queue, lambda: NOW).statuses
     assert (status.state, status.job_id, status.successor) == expected
 
 
@@ -148,10 +148,10 @@ def test_a_successors_own_attempt_is_of_its_job(fabricate: Fabricate, folder: Pa
         "attempts/1/host.json": {"attempt": 1, "job_id": "2", "start": 3},
     }
     queue = Queue(("2", "RUNNING", folder / A))
-    (status,) = report([fabricate(A, files)], queue, lambda: NOW).statuses
+    (status,) = statuses_of([fabricate(A, files)], queue, lambda: NOW).statuses
     assert (status.state, status.job_id, status.successor) == (State.STARTING, "2", None)
     files["successor.json"] = {"of": "2", "problem": "sbatch: error: no jobs from nodes"}
-    (status,) = report([fabricate(B, files)], queue, lambda: NOW).statuses
+    (status,) = statuses_of([fabricate(B, files)], queue, lambda: NOW).statuses
     assert (status.job_id, status.no_successor) == ("2", "sbatch: error: no jobs from nodes")
 
 
@@ -161,18 +161,18 @@ def test_a_job_before_the_last_resume_is_nobodys_successor(fabricate: Fabricate,
     files = {**SUCCESSOR, "submission.json": {"job_id": "7"}, "attempts/0/host.json": ended}
     run = fabricate(A, files)
     run.run_json.write_text(json.dumps({**read_json(run.run_json), "resumes": [resumed]}))
-    (status,) = report([run], Queue(("7", "PENDING", folder / A)), lambda: NOW).statuses
+    (status,) = statuses_of([run], Queue(("7", "PENDING", folder / A)), lambda: NOW).statuses
     assert (status.state, status.job_id, status.successor) == (State.QUEUED, "7", None)
 
 
-def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabricate: Fabricate) -> None:
+def test_an_unresponsive_slurm_is_reported_and_states_come_from_the_files(fabricate: Fabricate) -> None:
     queue = Queue(silent=True)
     runs = [
         fabricate(A, {"submission.json": {"job_id": "1"}}),
         fabricate(B, {"finished.json": {"time": 5}}),
         fabricate(C, {"submission.json": {"job_id": "3"}}),
     ]
-    found = report(runs, queue, lambda: NOW)
+    found = statuses_of(runs, queue, lambda: NOW)
     assert [(status.state, status.sure) for status in found.statuses] == [
         (State.QUEUED, False),
         (State.FINISHED, True),
@@ -184,7 +184,7 @@ def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabric
 
 
 def test_a_damaged_run_does_not_hide_the_others(fabricate: Fabricate) -> None:
-    found = report([fabricate(A, {"run.json": "{"}), fabricate(B, {"finished.json": {}})], Queue(), lambda: NOW)
+    found = statuses_of([fabricate(A, {"run.json": "{"}), fabricate(B, {"finished.json": {}})], Queue(), lambda: NOW)
     assert [status.record.run.id for status in found.statuses] == [B]
     assert A in found.problems[0].message
 
@@ -204,7 +204,7 @@ def test_the_json_of_a_finished_run_has_its_final_metrics(fabricate: Fabricate) 
             "finished.json": {"attempt": 0, "time": 160},
         },
     )
-    content = json_output.status(report([run], Queue(), lambda: NOW))
+    content = json_output.status(statuses_of([run], Queue(), lambda: NOW))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert violations(content, json.loads(json_output.STATUS_SCHEMA.read_text())) == []
     assert content == {
@@ -271,7 +271,7 @@ def test_an_answer_from_before_the_submission_is_ignored(fabricate: Fabricate) -
         answer = subprocess.CompletedProcess([], 0, "", "")
         return Slurm(lambda command: command, {}, lambda argv, environment: answer, clock=lambda: NOW - 5)
 
-    (status,) = report([run], asked_before, lambda: NOW + 3).statuses
+    (status,) = statuses_of([run], asked_before, lambda: NOW + 3).statuses
     assert (status.state, status.sure) == (State.QUEUED, True)
 
 
@@ -283,9 +283,9 @@ def test_slurms_last_answer_is_shown_with_its_age(fabricate: Fabricate, tmp_path
     def slurm(queue: Queue) -> Slurm:
         return Slurm(lambda command: command, {}, queue._answer, shared=shared)
 
-    report([run], lambda _: slurm(Queue(("1", "PENDING", Path("/x")))), lambda: NOW)
+    statuses_of([run], lambda _: slurm(Queue(("1", "PENDING", Path("/x")))), lambda: NOW)
     moment[0] = NOW + 45
-    found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
+    found = statuses_of([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
     assert [(status.state, status.sure) for status in found.statuses] == [(State.QUEUED, False)]
     (problem,) = found.problems
     assert problem.message == "squeue did not answer within 10 s; Slurm's data is as of 45 s ago"
@@ -306,7 +306,7 @@ def test_a_running_run_has_pace_time_left_and_gpus_and_fits_the_schema(fabricate
             "attempts/0/telemetry/node1.jsonl": [{"time": NOW, "seconds": 5, "gpus": gpus, "ranks": idle}],
         },
     )
-    content = json_output.status(report([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
+    content = json_output.status(statuses_of([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
     assert violations(content, json.loads(json_output.STATUS_SCHEMA.read_text())) == []
     (one,) = content["runs"]
     assert (one["stage"], one["progress"], one["val_accuracy"]) == ("training", 0.1, 0.5)
@@ -317,7 +317,7 @@ def test_a_running_run_has_pace_time_left_and_gpus_and_fits_the_schema(fabricate
 
 
 def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
-    content = json_output.status(report([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
+    content = json_output.status(statuses_of([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
     schema = json.loads(json_output.STATUS_SCHEMA.read_text())
     for change in ({"stage": "asleep"}, {"further": 1}, {"loss": "nan"}, {"metrics": {"a": None, "b": []}}):
         assert violations({**content, "runs": [content["runs"][0] | change]}, schema), change
@@ -325,7 +325,7 @@ def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
     assert violations(content, schema)
 
 
-def test_runs_can_be_filtered_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
+def test_runs_can_be_filtered_by_name_state_and_age(fabricate: Fabricate, folder: Path) -> None:
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now - 5000))
     a, b, c = (f"{name}-{stamp}-{name * 4}" for name in "abc")
@@ -355,6 +355,6 @@ def test_a_short_age_reads_only_recent_runs(fabricate: Fabricate, folder: Path) 
 def test_repeated_reports_do_not_read_ended_runs_again(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fabricate(A, {"finished.json": {"time": 5}, "attempts/0/host.json": {"end": 5, "exit_code": 0}})
     ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)
-    first = report([run], Queue(), lambda: NOW, ended)
+    first = statuses_of([run], Queue(), lambda: NOW, ended)
     monkeypatch.setattr("clusterctl.launcher.observe.ended_runs.read_record", None)
-    assert report([run], Queue(), lambda: NOW, ended) == first
+    assert statuses_of([run], Queue(), lambda: NOW, ended) == first

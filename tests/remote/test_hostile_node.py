@@ -25,7 +25,7 @@ from clusterctl.launcher.api.remote import far_names
 from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.request import Answer
 from clusterctl.launcher.api.remote.several_clusters import look_at
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.remote.frames import Frame, FrameKind
 from clusterctl.launcher.remote.values import encoded
 from clusterctl.shared.errors import ClusterctlError, HostError
@@ -183,8 +183,10 @@ PLAYS: dict[str, Any] = {
     "foreign answer": printing(FrameKind.OUTPUT, json.dumps({"returned": FOREIGN}).encode()),
     "ids that are none": printing(FrameKind.OUTPUT, b'{"id": 1}\n{"x": 2}\n{\n[]\n\xff\xfe\n'),
     "deep ids": printing(FrameKind.OUTPUT, b'{"id":' + DEEP + b"\n"),
-    "another address": printing(FrameKind.OUTPUT, b"http://evil.example/?token=a\n"),
-    "a false address": printing(FrameKind.OUTPUT, b"http://127.0.0.1:99999/?token=a\n"),
+    "an address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 80, "token": "a"}}'),
+    "another address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 80, "token": "a@evil.example/"}}'),
+    "a false address": printing(FrameKind.QUESTION, b'{"dashboard": {"port": 99999, "token": "a"}}'),
+    "no address": printing(FrameKind.QUESTION, b'{"dashboard": [80]}'),
     "an error": printing(FrameKind.ERRORS, b"error: \xff\nhint: x\n", code=5),
 }  # fmt: skip
 
@@ -373,7 +375,7 @@ def test_values_that_cannot_be_shown_do_not_hide_other_clusters(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    found = json.dumps(encoded(replace(report([fabricate(RUN, {"finished.json": {"time": 2e6}})]), problems=())))
+    found = json.dumps(encoded(replace(statuses_of([fabricate(RUN, {"finished.json": {"time": 2e6}})]), problems=())))
     times = found.replace("1000000.0", json.dumps(value)).replace("2000000.0", json.dumps(value))
     assert times != found
     node.play = printing(FrameKind.OUTPUT, f'{{"returned": {times}}}'.encode())

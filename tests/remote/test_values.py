@@ -23,7 +23,7 @@ from clusterctl.launcher.api.remote import operations as calls
 from clusterctl.launcher.api.remote.operations import expected
 from clusterctl.launcher.api.run import MetricRecords
 from clusterctl.launcher.observe.measurements import metric_rows
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.remote import values
 from clusterctl.launcher.remote.values import decoded, encoded, parsed
 from clusterctl.shared.errors import ClusterctlError, ConfigError, HostError, UsageError
@@ -202,7 +202,7 @@ def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
 
 def test_the_status_of_a_run_arrives_unchanged(fabricate: Callable[..., RunDir]) -> None:
     run = fabricate(files=busy_files())
-    found = replace(report([run]), snapshots={}, problems=())
+    found = replace(statuses_of([run]), snapshots={}, problems=())
     assert decoded(json.loads(json.dumps(encoded(found))), expected("find:look")) == found
     assert decoded(json.loads(json.dumps(encoded(found.statuses[0]))), expected("run:Run.status")) == found.statuses[0]
     records = MetricRecords(metric_rows(run))

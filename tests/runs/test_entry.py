@@ -56,7 +56,7 @@ def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], l
     return done, list(recorded(run.attempt(0), 2))
 
 
-def test_a_program_that_succeeds_records_its_stages_and_exit_code_0(run: RunDir) -> None:
+def test_a_program_that_succeeds_records_its_states_and_exit_code_0(run: RunDir) -> None:
     done, events = started(run, "pass")
     assert done.returncode == 0
     assert [event["event"] for event in events] == ["began", "stage", "exit"]
@@ -72,7 +72,7 @@ def test_an_exception_is_recorded_with_its_traceback(run: RunDir) -> None:
     assert "ValueError: boom" in done.stderr
 
 
-TRAINING = "from clusterctl.shared.record.states import State; context.events.stage(State.TRAINING); "
+TRAINING = "from clusterctl.shared.record.states import State; context.events.state(State.TRAINING); "
 LOST = "RuntimeError('[/b/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer')"
 OF_TORCH = "type('{}', (RuntimeError,), {{'__module__': 'torch.distributed'}})({!r})"
 

@@ -99,7 +99,7 @@ def test_ranks_of_a_node_share_a_writer_and_urgent_events_are_on_disk_at_once(
     attempt: Attempt, ranks: list[Rank]
 ) -> None:
     for rank in ranks:
-        rank.do("events.stage(__import__('clusterctl.shared.record.states').shared.record.states.State.TRAINING)")
+        rank.do("events.state(__import__('clusterctl.shared.record.states').shared.record.states.State.TRAINING)")
         rank.do("events.exception(ValueError('boom'))")
         assert rank.events == ["stage", "exception"]  # at once and in order
     the_writer(attempt)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.shared.record.once import prepared_once
+from clusterctl.shared.record.once import LeaseTaken, leased_briefly, prepared_once
 
 
 def writing(calls: list[Path]) -> Callable[[Path], None]:
@@ -114,3 +114,15 @@ def test_an_incomplete_folder_is_prepared_again_once(tmp_path: Path) -> None:
     assert len(calls) == 1
     assert (target / "data").read_text() == "whole"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_brief_lease_is_refused_at_once_until_it_is_too_old_for_a_living_holder(tmp_path: Path) -> None:
+    lease = tmp_path / "lease"
+    with leased_briefly(lease, 60), pytest.raises(LeaseTaken), leased_briefly(lease, 60):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    lease.mkdir()  # of a process that was killed
+    os.utime(lease, (0, 0))
+    with leased_briefly(lease, 60):
+        assert list(tmp_path.iterdir()) == [lease]
+    assert list(tmp_path.iterdir()) == []

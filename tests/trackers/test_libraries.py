@@ -63,10 +63,10 @@ def mirror_through_restart_and_crash(run: RunDir, name: str) -> None:
     update(run, name, State.FINISHED)
 
 
-def update(run: RunDir, name: str, stage: State = State.TRAINING) -> None:
+def update(run: RunDir, name: str, state: State = State.TRAINING) -> None:
     record = read_record(run)
     mirror = Mirror(name, record)
-    mirror.update(Status(record, stage, True, "12", (), False, "", None, None))
+    mirror.update(Status(record, state, True, "12", (), False, "", None, None))
     mirror.close()
 
 

@@ -39,8 +39,8 @@ class Tracker:
             raise ConnectionError(f"{self.failure}\nand more")
         self.points += [(point.step, name, value) for point in points for name, value in point.values.items()]
 
-    def finish(self, stage: State) -> None:
-        self.ends.append(stage.value)
+    def finish(self, state: State) -> None:
+        self.ends.append(state.value)
 
     def close(self) -> None:
         pass
@@ -50,13 +50,13 @@ def steps(*numbers: int, **more: float) -> list[dict[str, float]]:
     return [{"time": CREATED + number, "step": number, "loss": 1.0 / number, **more} for number in numbers]
 
 
-def status_of(run: RunDir, stage: State) -> Status:
-    return Status(read_record(run), stage, True, "12", (), False, "", None, None)
+def status_of(run: RunDir, state: State) -> Status:
+    return Status(read_record(run), state, True, "12", (), False, "", None, None)
 
 
-def update(run: RunDir, tracker: Tracker, stage: State = State.TRAINING) -> int:
+def update(run: RunDir, tracker: Tracker, state: State = State.TRAINING) -> int:
     """One update by a newly started mirror."""
-    return Mirror("tensorboard", read_record(run), tracker).update(status_of(run, stage))
+    return Mirror("tensorboard", read_record(run), tracker).update(status_of(run, state))
 
 
 def test_each_update_sends_only_new_points(fabricate: Fabricate) -> None:
@@ -93,17 +93,17 @@ def test_points_missed_during_an_outage_are_sent_later(fabricate: Fabricate) -> 
     assert (update(run, tracker), len(tracker.points)) == (2, 2)
 
 
-def test_the_final_stage_is_sent_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
+def test_the_final_state_is_sent_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
-    for stage in (State.TRAINING, State.FAILED, State.FAILED, State.TRAINING, State.FINISHED, State.FINISHED):
-        update(run, tracker, stage)
+    for state in (State.TRAINING, State.FAILED, State.FAILED, State.TRAINING, State.FINISHED, State.FINISHED):
+        update(run, tracker, state)
     assert tracker.ends == ["failed", "finished"]
     mirror = Mirror("tensorboard", read_record(run), tracker)
     mirror.update(replace(status_of(run, State.LOST), sure=False))
     assert tracker.ends == ["failed", "finished"]
 
 
-def test_late_points_are_followed_by_the_final_stage_again(fabricate: Fabricate) -> None:
+def test_late_points_are_followed_by_the_final_state_again(fabricate: Fabricate) -> None:
     """A tracker treats a reopened run as running."""
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     update(run, tracker, State.FINISHED)

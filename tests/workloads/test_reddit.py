@@ -18,7 +18,7 @@ def cora_job(root: Path = CORA, **train: object) -> Job:
     return Job(name="cora", workload="reddit", data=Data(root=str(root)), train=RedditTrain(**settings))  # type: ignore[arg-type]
 
 
-def test_two_ranks_train_on_real_data_and_record_their_stages(tmp_path: Path) -> None:
+def test_two_ranks_train_on_real_data_and_record_their_states(tmp_path: Path) -> None:
     root = shutil.copytree(CORA, tmp_path / "data ü")
     (root / "raw").chmod(0o555)
     root.chmod(0o555)
@@ -35,9 +35,9 @@ def test_two_ranks_train_on_real_data_and_record_their_stages(tmp_path: Path) ->
     assert final["test_accuracy"] > 0.75
     assert len(losses_of(run)) == 2 * -(-(split == 1).sum() // 512)
     for rank in range(2):
-        stages = [event["stage"] for event in recorded(run.attempt(0), rank) if event["event"] == "stage"]
+        states = [event["stage"] for event in recorded(run.attempt(0), rank) if event["event"] == "stage"]
         epoch = ["training", "evaluating"]
-        assert stages == ["importing", "rendezvous", "loading", *epoch, *epoch]
+        assert states == ["importing", "rendezvous", "loading", *epoch, *epoch]
     assert [output.count("loss") for _, output, _ in done] == [2, 0]
 
 

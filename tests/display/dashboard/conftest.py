@@ -19,7 +19,7 @@ from clusterctl.launcher.display.dashboard.application import Application
 from clusterctl.launcher.display.dashboard.data import DashboardData
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.runs import newest_first
-from clusterctl.launcher.observe.status import Report, report
+from clusterctl.launcher.observe.status import RunStatuses, statuses_of
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster
 
@@ -76,8 +76,8 @@ class Server:
         def slurm_of(cluster: Cluster) -> Any:
             return self.slurm
 
-        def look() -> Report:
-            return report(newest_first(self.folder), slurm_of, ended=ended)
+        def look() -> RunStatuses:
+            return statuses_of(newest_first(self.folder), slurm_of, ended=ended)
 
         self.port = port
         self.application = Application(

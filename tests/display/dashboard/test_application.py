@@ -255,7 +255,7 @@ def test_runs_are_sorted_searched_and_filtered_by_their_address(
 def test_the_list_shows_clusters_and_tags_and_a_cancelled_run_is_not_red(serve: Serve, fabricate: Fabricate) -> None:
     named_runs(fabricate)
     page = serve().page("/")
-    assert '<td class="narrow stage cancelled">cancelled</td>' in page
+    assert '<td class="narrow state cancelled">cancelled</td>' in page
     assert '<i class="cancelled"></i>1 cancelled' in page
     assert '<a href="/?q=paper" class="label">paper</a>' in page
     assert page.count('<td class="wide">x</td>') == 2

@@ -181,10 +181,10 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     assert asked[1] is not State.FINISHED
 
 
-def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate: Fabricate) -> None:
+def test_the_pause_after_a_diagnosis_depends_on_the_state_and_its_cost(fabricate: Fabricate) -> None:
     from dataclasses import replace
 
-    from clusterctl.launcher.observe.status import report
+    from clusterctl.launcher.observe.status import statuses_of
     from clusterctl.shared.errors import SlurmError
 
     class Silent:
@@ -194,7 +194,7 @@ def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate
         def accounted(self, job_ids: object) -> None:
             raise SlurmError("no answer")
 
-    (busy,) = report([fabricate(RUN, busy_files())], lambda cluster: Silent()).statuses  # type: ignore[arg-type,return-value]
+    (busy,) = statuses_of([fabricate(RUN, busy_files())], lambda cluster: Silent()).statuses  # type: ignore[arg-type,return-value]
     assert (state_of(busy), pause_after(busy, 0.01), pause_after(busy, 1.0)) == ("alive", 3.0, 50.0)
     queued, ended = replace(busy, state=State.QUEUED), replace(busy, state=State.FAILED)
     assert (state_of(queued), pause_after(queued, 0.01)) == ("queued", 60.0)

@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.launcher.display.dashboard.application import Addresses, serve
 from clusterctl.launcher.display.dashboard.data import DashboardData
-from clusterctl.launcher.observe.status import Report
+from clusterctl.launcher.observe.status import RunStatuses
 
 
 def test_ctrl_c_stops_it_even_while_it_prints_its_address(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_ctrl_c_stops_it_even_while_it_prints_its_address(tmp_path: Path) -> Non
         announced.append(addresses)
         raise KeyboardInterrupt
 
-    serve(DashboardData(tmp_path, lambda: Report(0.0, (), ())), 0, announce)
+    serve(DashboardData(tmp_path, lambda: RunStatuses(0.0, (), ())), 0, announce)
     with socket.socket() as again:
         again.bind(("127.0.0.1", urlsplit(announced[0].url).port or 0))
 
@@ -46,7 +46,7 @@ def test_a_strangers_body_is_not_stored(tmp_path: Path, head: str) -> None:
         listening.set()
 
     # The server has no end but Ctrl-C, so its thread ends with this process.
-    data = DashboardData(tmp_path, lambda: Report(0.0, (), ()))
+    data = DashboardData(tmp_path, lambda: RunStatuses(0.0, (), ()))
     threading.Thread(target=serve, args=(data, 0, announce), daemon=True).start()
     assert listening.wait(20)
     port = urlsplit(addresses[0].url).port or 0

@@ -76,7 +76,7 @@ def test_the_waterfall_has_a_row_per_attempt_and_a_piece_per_phase() -> None:
     ]
     svg = ElementTree.fromstring(waterfall(rows, "phases"))
     pieces = svg.findall("rect")
-    assert [piece.get("class") for piece in pieces] == ["stage-queued", "stage-training", "stage-training"]
+    assert [piece.get("class") for piece in pieces] == ["state-queued", "state-training", "state-training"]
     assert pieces[0].findtext("title") == "queued: 30s"
     widths = [float(piece.get("width", "0")) for piece in pieces]
     assert widths[1] == pytest.approx(2 * widths[0], rel=1e-2)

@@ -71,7 +71,7 @@ def test_the_page_has_every_section_and_names_the_best_run_with_its_settings(swe
     assert "<dt>highest val accuracy</dt><dd>1.0000</dd>" in text
     assert "<dt>train.lr</dt><dd>1e-3</dd>" in text
     assert f"clusterctl report {SWEEP}.0" in text
-    assert '<span class="stage good">6 finished</span>' in text
+    assert '<span class="state good">6 finished</span>' in text
 
 
 def test_the_table_is_sorted_by_the_metric_and_marked_as_such(sweep) -> None:
@@ -249,7 +249,7 @@ def test_a_page_about_two_runs_begins_with_what_differs_and_calls_only_finished_
     text = several_of([first, third])
     assert "(better)" not in text
     assert "No run is called the best" in text
-    assert '<td class="stage alive">' in text
+    assert '<td class="state alive">' in text
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])

@@ -227,14 +227,14 @@ class Task:
 
 @contextmanager
 def joined(context: Context) -> Iterator[Task]:
-    """Meet the other ranks, pick a device, and leave together. After the rendezvous, the stage is "loading"."""
+    """Meet the other ranks, pick a device, and leave together. After the rendezvous, the state is "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
     end_telemetry = start_telemetry(events.link, place)
     with suppress(OSError, ValueError):
         # A rank connects to every other in each group, and the usual limit of open files is 1,024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    events.stage(State.RENDEZVOUS)
+    events.state(State.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
     store, secret = meet(place, attempt)
@@ -262,7 +262,7 @@ def joined(context: Context) -> Iterator[Task]:
         os.environ.setdefault(variable, _MATMULS_CACHED)
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
-    events.stage(State.LOADING)
+    events.state(State.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job), fetching
     try:
         yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)

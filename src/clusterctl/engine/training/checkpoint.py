@@ -167,7 +167,7 @@ class Checkpoints:
         attempt = self._task.attempt
         if first_warning := stop.warned and not self._warned:
             self._warned = True
-            self._task.events.stage(State.TRAINING, epoch=position.epoch, warned=True)
+            self._task.events.state(State.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
             if attempt is not None and self._may_resume(attempt):
                 self._task.stop.hold(LAST_SAVE_SECONDS)
@@ -218,7 +218,7 @@ class Checkpoints:
             return
         began = time.monotonic()
         if wait:
-            self._task.events.stage(State.CHECKPOINTING, epoch=position.epoch)
+            self._task.events.state(State.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
         results = [list(cast("tuple[Any, ...]", result)) for result in self.results]
         facts = {
@@ -231,7 +231,7 @@ class Checkpoints:
         self._writer.start()
         if wait:
             self._writer.join()
-            self._task.events.stage(State.TRAINING, epoch=position.epoch)
+            self._task.events.state(State.TRAINING, epoch=position.epoch)
         self._last_step, self._saved_at = position.step, time.monotonic()
         self._task.metrics.write(step=position.step, checkpoint_seconds=time.monotonic() - began)
 

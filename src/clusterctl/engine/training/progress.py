@@ -126,7 +126,7 @@ class TrainingLog:
         """Start an epoch."""
         self._began = time.monotonic()
         self._counts["epoch"] = epoch
-        self._task.events.stage(State.TRAINING, **self._labels, epoch=epoch)
+        self._task.events.state(State.TRAINING, **self._labels, epoch=epoch)
 
     def step(self, loss: float, seconds: dict[str, float]) -> None:
         """Record a completed step; `seconds` is the clock's lap."""
@@ -136,7 +136,7 @@ class TrainingLog:
 
     def evaluating(self) -> None:
         self._evaluation_began = time.monotonic()
-        self._task.events.stage(State.EVALUATING, **self._labels, epoch=self._counts["epoch"])
+        self._task.events.state(State.EVALUATING, **self._labels, epoch=self._counts["epoch"])
 
     def scores(self, scores: Mapping[str, Score]) -> None:
         """Record the scores of an evaluation, except those of empty splits."""

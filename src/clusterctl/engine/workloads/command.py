@@ -144,14 +144,14 @@ def main(context: Context) -> None:
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, such as argv = ["python", "train.py"]')
     end_telemetry = start_telemetry(events.link, place)
-    events.stage(State.RENDEZVOUS)
+    events.state(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
         argv, is_launcher = with_python(job.argv), bool(LAUNCHER.search(shlex.join(job.argv)))
         if is_launcher and attempt is not None and place.rank == 0:
             write_hostfile(attempt.hostfile, argv, job.gpus, place)  # before the others learn the address
         variables = _variables(context, job, stop_file, stack)
-        events.stage(State.TRAINING)
+        events.state(State.TRAINING)
         if is_launcher:
             variables["CLUSTERCTL_HOSTFILE"] = str(attempt.hostfile) if attempt else ""
             argv = completed(argv, job.gpus, place, variables)

@@ -61,7 +61,7 @@ def main(context: Context) -> None:
         started = f"{place.world_size} ranks on {place.nodes} nodes"
         needed = f"{seated.nodes * seated.tasks_per_node} on {seated.nodes}"
         raise TaskError(f"Slurm has started {started}, the roles need {needed}", "", Cause.LAUNCH)
-    events.stage(State.RENDEZVOUS)
+    events.state(State.RENDEZVOUS)
     with ExitStack() as stack:
         stack.callback(start_telemetry(events.link, place))
         host = meeting.own_address(place)
@@ -107,7 +107,7 @@ class _Performance:
             self.argv = command.with_python([filled(word, values) for word in self.part.program])
             variables = self._variables(values)
             command_line = self._completed(variables)
-            context.events.stage(State.TRAINING)
+            context.events.state(State.TRAINING)
             self._pin()
             try:
                 code = self._perform(command_line, variables, filled(self.part.ready, values))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_record import newer_records
 from clusterctl.launcher.observe.script_arrays import make_directory
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.files import exists, write_json
@@ -38,7 +38,7 @@ def cancel(runs: Iterable[RunDir], agreed: Callable[[int], bool] = lambda _: Tru
 
     Raises ConfigError for a damaged run, SlurmError if Slurm refuses or a run has no job yet.
     """
-    found = report([*runs])
+    found = statuses_of([*runs])
     for problem in found.problems:  # including runs of another user
         if isinstance(problem, ConfigError):
             raise problem

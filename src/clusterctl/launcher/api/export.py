@@ -25,7 +25,7 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.observe.comparison import variables_in
 from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.telemetry import telemetry_files
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
@@ -57,8 +57,11 @@ def write_archive(
     as a report. A run that has not ended is exported in its current state. Raises UsageError if `output` exists, unless
     `force`, and ConfigError.
     """
-    target = _target(run, output, force=force)
-    found = report([run])
+    target = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
+    check_output(target, f"{run.id}{_SUFFIX}")
+    if target.exists() and not (force and target.is_file()):
+        raise UsageError(f"file exists: {target}", "replace it with --force, or choose another with --output")
+    found = statuses_of([run])
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
@@ -91,14 +94,6 @@ def write_archive(
     return target
 
 
-def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
-    path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
-    check_output(path, f"{run.id}{_SUFFIX}")
-    if path.exists() and not (force and path.is_file()):
-        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
-    return path
-
-
 def _table(records: Iterable[Mapping[str, Any]]) -> str:
     """One row per record and one column per name, in order of appearance."""
     rows = list(records)
@@ -122,13 +117,13 @@ def _readme(status: Status, now: float) -> str:
     state = str(status.state) + ("" if status.state.ended else "; not ended, files are as of the export")
     return f"""{status.record.run.id}
 exported {moment} by clusterctl {__version__}
-stage: {state}
+state: {state}
 
 report.html       curves, nodes, phases, configuration: open it in a browser
 metrics.csv       logged metrics, one row per record; steps repeated after a restart count once
 weights.pt        the trained weights by name: torch.load("weights.pt") (if available and requested)
 run.json          job, cluster, versions, git commit, command line; secret values are replaced by ***
-status.json       stage, progress and newest metrics, as printed by `clusterctl status -o json`
+status.json       state, progress and newest metrics, as printed by `clusterctl status -o json`
 git.patch         uncommitted changes: git apply git.patch, on the commit in run.json
 script.sh         the batch script
 submissions/      the same files of earlier submissions, if the run was resumed
@@ -137,7 +132,7 @@ attempts/N/       one folder for each start of the run:
   host.log          output of the batch script and srun
   logs/             output of each rank
   metrics.jsonl     logged metrics
-  events/, nodes/   events of the ranks: stages, exceptions, exits
+  events/, nodes/   events of the ranks: states, exceptions, exits
   telemetry/        CPU, memory and GPUs of each node over time
 The other files record how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
   work/             files that the program wrote to its working directory (if requested)

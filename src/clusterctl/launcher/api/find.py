@@ -16,9 +16,9 @@ from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
-from clusterctl.launcher.observe.sorting import in_order as in_order
-from clusterctl.launcher.observe.status import Filter, listing, meant, newest, report
+from clusterctl.launcher.observe.status import Filter, listing, meant, newest, statuses_of
 from clusterctl.launcher.observe.status import Listing as Listing
+from clusterctl.launcher.observe.status import in_order as in_order
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.launcher.slurm.jobs import job_typed
 from clusterctl.shared.errors import UsageError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.overview import Overview
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report as Report
+    from clusterctl.launcher.observe.status import RunStatuses as RunStatuses
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -134,7 +134,7 @@ def look(
     tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
-) -> Report:
+) -> RunStatuses:
     """The status of the matching runs (arguments as for `runs`)."""
     wanted = query(state=state, name=name, since=since, tag=tag, cluster=cluster, count=count)
     return replace(wanted.look(), snapshots={})
@@ -164,10 +164,10 @@ class Query:
     count: int | None = None
     ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # these are read only once
 
-    def look(self) -> Report:
+    def look(self) -> RunStatuses:
         """The current status. Neither a damaged run nor an unreachable Slurm hides the other runs."""
         if self.named:
-            found = report(self.named, ended=self.ended)
+            found = statuses_of(self.named, ended=self.ended)
         else:
             found = newest(self.folder, self.wanted, self.count, self.ended)
         self.ended.save()
@@ -231,7 +231,7 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 def _states(words: tuple[str, ...]) -> frozenset[State]:
     """The states named by `words`, which may be comma-separated."""
     states: set[State] = set()
-    known = {stage.value: frozenset({stage}) for stage in State} | _GROUPS
+    known = {state.value: frozenset({state}) for state in State} | _GROUPS
     for word in ",".join(words).split(",") if words else ():
         if word not in known:
             close = nearest(word, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +97,9 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     diagnosis = diagnose_job(job, output, chosen, slurm, now, missing)
     if missing:
         diagnosis = replace(diagnosis, commands=diagnosis.commands[1:])  # the first would show its output
-    facts = [f"one of {len(found)} elements: {_counted(found)}"] if len(found) > 1 else []
+    states = Counter(job.state.value.lower() for job in found)
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    facts = [f"one of {len(found)} elements: {counts}"] if len(found) > 1 else []
     if not _is_mine(job):
         facts.append(f"it belongs to {job.user or 'another user'}: only what Slurm shows is known, no file was opened")
         diagnosis = replace(diagnosis, commands=())
@@ -302,11 +305,6 @@ def _urgency(job: SlurmJob) -> int:
     """Of the elements of an array, one that failed is explained rather than one that runs, waits or has completed."""
     state = job.state
     return (3 if state.value == "COMPLETED" else 0) if state.ended else 2 if state.waiting else 1
-
-
-def _counted(found: Iterable[SlurmJob]) -> str:
-    states = [job.state.value.lower() for job in found]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
 def _is_mine(job: SlurmJob) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.comparison import Comparison, FileDifference
     from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.launcher.sandbox.lifecycle import SandboxStatus
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.slurm.jobs import SlurmJob
@@ -71,14 +71,14 @@ def job(resolved: Resolved) -> dict[str, Any]:
 # Watching
 
 
-def status(report: Report) -> dict[str, Any]:
+def status(found: RunStatuses) -> dict[str, Any]:
     """`status`."""
-    return {**_VERSION, "as_of": report.as_of, "runs": runs(report)}
+    return {**_VERSION, "as_of": found.as_of, "runs": runs(found)}
 
 
-def runs(report: Report) -> list[dict[str, Any]]:
+def runs(found: RunStatuses) -> list[dict[str, Any]]:
     """The runs of `status`, which `-o jsonl` and `-o csv` print one by one."""
-    return [run(one, report.as_of) for one in report.statuses]
+    return [run(one, found.as_of) for one in found.statuses]
 
 
 def flat(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -163,7 +163,7 @@ def clusters(found: Iterable[Answered]) -> dict[str, Any]:
             "cluster": one.cluster,
             "age_seconds": round(one.age, 1),
             "problem": one.problem.message if one.problem else None,
-            "runs": runs(one.report) if one.report else [],
+            "runs": runs(one.found) if one.found else [],
         }
         for one in found
     ]
@@ -191,9 +191,9 @@ def run_usage(found: RunUsage) -> dict[str, Any]:
     }
 
 
-def with_jobs(report: Report | None, jobs: Iterable[SlurmJob], now: float) -> dict[str, Any]:
-    """`status` with plain Slurm jobs, and without runs unless there is a `report`."""
-    found = status(report) if report else {**_VERSION, "as_of": now, "runs": []}
+def with_jobs(looked: RunStatuses | None, jobs: Iterable[SlurmJob], now: float) -> dict[str, Any]:
+    """`status` with plain Slurm jobs, and without runs unless `looked` has them."""
+    found = status(looked) if looked else {**_VERSION, "as_of": now, "runs": []}
     return {**found, "jobs": [plain_job(job) for job in jobs]}
 
 

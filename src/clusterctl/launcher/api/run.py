@@ -39,11 +39,11 @@ class RunFailed(ClusterctlError):
 
     run: Run
 
-    def __init__(self, run: Run, stage: State) -> None:
+    def __init__(self, run: Run, state: State) -> None:
         self.run = run
-        next_step = "resume" if stage in (State.TIMED_OUT, State.PREEMPTED) else "why"
+        next_step = "resume" if state in (State.TIMED_OUT, State.PREEMPTED) else "why"
         first, *_ = self.diagnosis.findings
-        super().__init__(f"run {run.id} ended: {stage}: {first}", f"clusterctl {next_step} {run.id}")
+        super().__init__(f"run {run.id} ended: {state}: {first}", f"clusterctl {next_step} {run.id}")
 
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
@@ -169,9 +169,9 @@ class Run(Shown):
 
         `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
         """
-        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.observe.status import statuses_of
 
-        found = report([self.directory])
+        found = statuses_of([self.directory])
         if not found.statuses:
             raise found.problems[0]
         return found.statuses[0]
@@ -188,9 +188,9 @@ class Run(Shown):
     def _wait(self, timeout: float | None) -> Status:
         from clusterctl.launcher.observe.follow import wait
 
-        stage = wait(self.directory, self.cluster, timeout)
-        if stage is not State.FINISHED:
-            raise RunFailed(self, stage)
+        state = wait(self.directory, self.cluster, timeout)
+        if state is not State.FINISHED:
+            raise RunFailed(self, state)
         return self.status()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -344,10 +344,10 @@ class Run(Shown):
     @operation(changes=True)
     def release(self) -> None:
         """Release the run, which was submitted with `hold`."""
-        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.observe.status import statuses_of
         from clusterctl.launcher.slurm import Slurm
 
-        found = report([self.directory])
+        found = statuses_of([self.directory])
         if found.problems:
             raise found.problems[0]
         (status,) = found.statuses

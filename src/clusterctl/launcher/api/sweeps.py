@@ -12,7 +12,7 @@ from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.runs import name_by_job
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import SweepDir
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
 
 _LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
 
@@ -37,7 +37,7 @@ class SweepFailed(ClusterctlError):
 
     def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
         self.summary = summary
-        others = sum(count for stage, count in summary.states.items() if stage is not State.FINISHED)
+        others = sum(count for state, count in summary.states.items() if state is not State.FINISHED)
         hint = f"clusterctl status {sweep.id}\nto start those again: clusterctl resume {sweep.id}"
         super().__init__(f"{others} of the {len(summary.statuses)} runs of {sweep.id} did not finish", hint)
 
@@ -75,9 +75,9 @@ class Sweep(Shown):
     @operation()
     def status(self, metric: str | None = None) -> SweepSummary:
         """The number of runs per state, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
-        return self.summary(report(read_sweep(self.directory).runs), metric)
+        return self.summary(statuses_of(read_sweep(self.directory).runs), metric)
 
-    def summary(self, looked: Report, metric: str | None = None) -> SweepSummary:
+    def summary(self, looked: RunStatuses, metric: str | None = None) -> SweepSummary:
         """`status` from a report on its runs. Raises UsageError for a metric that none of them has logged."""
         record = read_sweep(self.directory)
         found = summarise(record, looked.statuses, looked.as_of, metric)

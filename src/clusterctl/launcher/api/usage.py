@@ -19,7 +19,7 @@ from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
 from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement, repeated_from
 from clusterctl.launcher.observe.needs import needs_of, used_in
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.files import modified_at, names_in
@@ -86,7 +86,7 @@ class RunUsage:
 def usage_of(name: str, cluster: str | None = None) -> RunUsage:
     """The resources of the run `name`, by its telemetry. Raises what `find` raises, and ConfigError."""
     run = find(name, cluster).directory
-    found = report([run])
+    found = statuses_of([run])
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses

@@ -22,8 +22,7 @@ from clusterctl.launcher.api.remote import request as api
 from clusterctl.launcher.api.remote.payload import Payload, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
-from clusterctl.launcher.display.foreign import ForeignOutput
-from clusterctl.launcher.display.plain import plain
+from clusterctl.launcher.display.plain import ForeignOutput, plain
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:
@@ -32,25 +31,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.tunnel import ListeningEnd
 
-_ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
-_LONGEST_ADDRESS = 1000
+_TOKEN = re.compile(r"[\w-]{1,100}", re.ASCII)
 _MOST_ANSWERS = 3
-_SHORTCUTS = (
-    *(
-        "nodes",
-        "gpus_per_node",
-        "tasks_per_node",
-        "time",
-        "partition",
-        "account",
-        "qos",
-        "name",
-        "code",
-        "note",
-        "tags",
-    ),
-    *("ntasks", "cpus_per_task", "memory", "gpus", "array", "chdir", "dependency"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +54,7 @@ class Manner:
     output: str = ""  # the end of the name of the file that it writes, on this machine
     opens: str = ""  # the flag with which a browser of this machine shows that file
     tunnel: Callable[[Mapping[str, Any]], ListeningEnd] | None = None  # makes the end here of a tunnel from there
-    port: bool = False  # it prints an address, whose port is forwarded to this machine
+    port: bool = False  # it is a web server, whose port is forwarded to this machine
 
 
 @dataclass
@@ -86,6 +68,8 @@ class Forwarded:
     _waits_for: dict[str, Any] | None = field(default=None, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
     _answered: int = field(default=0, init=False)
+    _port: int = field(default=0, init=False)  # of this machine, for the dashboard
+    _brought: int | None = field(default=None, init=False)  # the port there that is forwarded to it
 
     def run(self) -> int:
         """Run the command on its cluster's host and return its exit code."""
@@ -126,7 +110,6 @@ class Forwarded:
         if not self.manner.job:
             return Payload()
         values = self.values
-        short = {flag: values.get(flag) for flag in _SHORTCUTS if not isinstance(values.get(flag), bool)}
 
         def load(large: bool) -> Payload:
             with shown() as progress:
@@ -135,7 +118,7 @@ class Forwarded:
                     values[self.manner.job],
                     stage=values.get("stage"),
                     program=values.get("program", ()),
-                    overrides=options.typed_settings(values["settings"], short),
+                    overrides=options.typed_settings(values),
                     with_code=self.manner.code and values["dry_run"] != "script",
                     large=large,
                     progress=progress,
@@ -180,27 +163,28 @@ class Forwarded:
 
     def _show_dashboard(self) -> int:
         """Run the dashboard there on a free port and forward that port to this machine."""
-        here, host = self.values["port"] or _free_port(), self.place.host
-        brought: list[int] = []
-        received = bytearray()
-
-        def bring(data: bytes) -> None:
-            received.extend(data)
-            if len(received) > _LONGEST_ADDRESS:
-                raise HostError(f"{host} did not print the dashboard's address", "run the command again")
-            if found := _ADDRESS.fullmatch(received):
-                there = int(found[1])
-                api.bring_port(host, here, there)
-                brought.append(there)
-                click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
-                click.echo(options.CTRL_C, err=True)
-                received.clear()
-
+        self._port = self.values["port"] or _free_port()
         try:
-            return self._talk(_without(self.words, "--port"), output=bring)
+            return self._talk(_without(self.words, "--port"))
         finally:
-            if brought:
-                api.leave_port(host, here, brought[-1])
+            self._leave_port()
+
+    def _bring_port(self, there: object) -> None:
+        """Forward the dashboard's port and show its address here: a port and a token, as `there` tells them."""
+        match there:
+            case {"port": int(port), "token": str(token)} if 0 < port < 2**16 and _TOKEN.fullmatch(token):
+                self._leave_port()  # that of an earlier connection
+                api.bring_port(self.place.host, self._port, port)
+                self._brought = port
+                click.echo(f"http://127.0.0.1:{self._port}/?token={token}")
+                click.echo(options.CTRL_C, err=True)
+            case _:
+                raise HostError(f"{self.place.host} did not send the dashboard's address", "run the command again")
+
+    def _leave_port(self) -> None:
+        if self._brought is not None:
+            api.leave_port(self.place.host, self._port, self._brought)
+            self._brought = None
 
     def _open_tunnel(self, end: ListeningEnd) -> int:
         """Let the command there connect to the node, and this machine listen."""
@@ -258,6 +242,8 @@ class Forwarded:
             yield _yes_or_no() if asks else b""
         elif "wait" in question:
             self._waits_for = question["wait"] if self.values.get("follow") or self.values.get("wait") else None
+        elif "dashboard" in question and self.manner.port:
+            self._bring_port(question["dashboard"])
         else:
             if (name := self._payload.refused(question)) and name not in self._refused:
                 self._refused.add(name)

@@ -12,7 +12,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.find import find, living
 from clusterctl.launcher.api.nodes import allocate, beside, fit, give_back, wait_for_nodes
 from clusterctl.launcher.api.nodes import nodes as nodes_of
-from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, typed_settings, warn
+from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, shorthand, typed_settings, warn
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import SlurmError, UsageError
 from clusterctl.shared.spec.values import plural
@@ -24,13 +24,13 @@ from clusterctl.shared.spec.values import plural
 @click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Cluster; default: as in submit.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, as in submit.")
-@click.option("--nodes", metavar="N", help="Number of nodes.")
-@click.option("--gpus-per-node", metavar="N", help="GPUs per node; default: the cluster's.")
-@click.option("--tasks-per-node", metavar="N", help="Maximum number of tasks per node.")
-@click.option("--time", metavar="TIME", help="How long to hold them: 90 (minutes), 4h, 1-00:00:00.")
-@click.option("--partition", metavar="NAME", help="Slurm partition.")
-@click.option("--account", metavar="NAME", help="Slurm account.")
-@click.option("--qos", metavar="NAME", help="Slurm quality of service.")
+@shorthand("--nodes", key="resources.nodes", metavar="N", help="Number of nodes.")
+@shorthand("--gpus-per-node", key="resources.gpus_per_node", metavar="N", help="GPUs per node; default: the cluster's.")
+@shorthand("--tasks-per-node", key="resources.tasks_per_node", metavar="N", help="Maximum number of tasks per node.")
+@shorthand("--time", key="resources.time", metavar="TIME", help="How long to hold them: 90 (minutes), 4h, 1-00:00:00.")
+@shorthand("--partition", key="resources.partition", metavar="NAME", help="Slurm partition.")
+@shorthand("--account", key="resources.account", metavar="NAME", help="Slurm account.")
+@shorthand("--qos", key="resources.qos", metavar="NAME", help="Slurm quality of service.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the nodes.")
 @click.option("--end", metavar="JOBID", help="Give back the nodes of JOBID and remove imported images from them.")
 @remotely(changes=True, job="job")
@@ -53,7 +53,7 @@ def alloc(
       clusterctl alloc --nodes 2 --gpus-per-node 8 --time 4h
       clusterctl alloc --end 12345
     """
-    typed = typed_settings(settings, shortcuts)
+    typed = typed_settings({"settings": settings, **shortcuts})
     if end:
         if job or typed:
             raise UsageError("--end cannot be combined with JOB or resource options", f"clusterctl alloc --end {end}")

@@ -98,6 +98,19 @@ class WithProgram(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM...]"]
 
 
+class _Shorthand(click.Option):
+    """An option that is short for --set KEY=VALUE."""
+
+    def __init__(self, *arguments: Any, key: str, **details: Any) -> None:
+        super().__init__(*arguments, **details)
+        self.key = key
+
+
+def shorthand(*names: str, key: str, **details: Any) -> Callable[[Command], Command]:
+    """Like `click.option`, for an option that is short for --set `key`=VALUE; `typed_settings` collects them."""
+    return click.option(*names, cls=_Shorthand, key=key, **details)
+
+
 cluster_option = click.option("--cluster", metavar="NAME", help="Cluster whose runs to use.")
 output_option = click.option(
     "-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format."
@@ -106,13 +119,22 @@ resource_options = together(
     click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, e.g. train.lr=3e-3."
     ),
-    click.option("-N", "--nodes", metavar="N", help="Short for --set resources.nodes=N."),
-    click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
-    click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
-    click.option("-t", "--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00, auto."),
-    click.option("-p", "--partition", metavar="NAME", help="Slurm partition."),
-    click.option("-A", "--account", metavar="NAME", help="Slurm account."),
-    click.option("--qos", metavar="NAME", help="Slurm quality of service."),
+    shorthand("-N", "--nodes", key="resources.nodes", metavar="N", help="Short for --set resources.nodes=N."),
+    shorthand(
+        "--gpus-per-node", key="resources.gpus_per_node", metavar="N", help="Short for --set resources.gpus_per_node=N."
+    ),
+    shorthand(
+        "--tasks-per-node",
+        key="resources.tasks_per_node",
+        metavar="N",
+        help="Short for --set resources.tasks_per_node=N.",
+    ),
+    shorthand(
+        "-t", "--time", key="resources.time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00, auto."
+    ),
+    shorthand("-p", "--partition", key="resources.partition", metavar="NAME", help="Slurm partition."),
+    shorthand("-A", "--account", key="resources.account", metavar="NAME", help="Slurm account."),
+    shorthand("--qos", key="resources.qos", metavar="NAME", help="Slurm quality of service."),
 )
 sweep_options = click.option(
     "--sweep",
@@ -135,20 +157,26 @@ waiting_options = together(
 
 
 label_options = together(
-    click.option("--note", metavar="TEXT", help="What the run is about; shown with it. Short for --set note=TEXT."),
-    click.option(
-        "--tag", "tags", metavar="WORD", multiple=True, help="Mark the run for `status --tag WORD`; repeatable."
+    shorthand(
+        "--note", key="note", metavar="TEXT", help="What the run is about; shown with it. Short for --set note=TEXT."
+    ),
+    shorthand(
+        "--tag",
+        "tags",
+        key="tags",
+        metavar="WORD",
+        multiple=True,
+        help="Mark the run for `status --tag WORD`; repeatable.",
     ),
 )
 
 
-def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | tuple[str, ...] | None]) -> list[str]:
-    """All settings from the command line as KEY=VALUE; the short flags win."""
-    keys = {"name": "name", "code": "container.code", "note": "note", "tags": "tags"}
-    keys |= {name: f"resources.sbatch.{name}" for name in ("array", "chdir", "ntasks", "gpus")}
-    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value not in (None, ())}
+def typed_settings(values: Mapping[str, Any]) -> list[str]:
+    """All settings of the command line as KEY=VALUE; `values` as parsed by click. The short options win."""
+    options = [one for one in click.get_current_context().command.params if isinstance(one, _Shorthand)]
+    short = {one.key: value for one in options if (value := values[str(one.name)]) not in (None, ())}
     return [
-        *settings,
+        *values["settings"],
         *(
             f"{key}={json.dumps(value, ensure_ascii=False) if key in _AS_JSON else value}"
             for key, value in short.items()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="RUN")
 @click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
 @options.resource_options
-@click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")
+@options.shorthand("--name", "new_name", key="name", metavar="NAME", help="The new run's name; default: RUN's.")
 @options.label_options
 @click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
 @click.option(
@@ -70,7 +70,7 @@ def rerun(
     from clusterctl.launcher.display.build_progress import shown
 
     earlier = find(name, cluster)
-    given = options.typed_settings(settings, {"name": new_name, **shortcuts})
+    given = options.typed_settings({"settings": settings, "new_name": new_name, **shortcuts})
     if dry_run:
         from clusterctl.launcher.cli.submit import show_plan
 
@@ -212,7 +212,7 @@ def resume(
     from clusterctl.launcher.display.build_progress import shown
 
     options.check_waiting(hold, follow, wait, timeout)
-    changes = options.typed_settings(settings, shortcuts)
+    changes = options.typed_settings({"settings": settings, **shortcuts})
     if sweep := sweep_meant(name, cluster):
         from clusterctl.launcher.cli.submit import resume_sweep
 

@@ -97,8 +97,10 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
     wanted = query(cluster=cluster, count=count)
 
     def announce(addresses: Addresses) -> None:
-        click.echo(addresses.url)
-        if not client_data():  # otherwise the client forwards the port
+        if client := client_data():  # it forwards the port; the answer is not awaited, since it looks whether we answer
+            client.ask({"dashboard": addresses._asdict()})
+        else:
+            click.echo(addresses.url)
             click.echo(f"from another machine, first run: {addresses.forward}\n{CTRL_C}", err=True)
 
     serve(DashboardData(wanted.folder, wanted.look), port or 0, announce)

@@ -23,7 +23,7 @@ from clusterctl.shared.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.launcher.api.find import Query, Report
+    from clusterctl.launcher.api.find import Query, RunStatuses
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.display.explanation import Causes
     from clusterctl.shared.errors import ConfigError, SlurmError
@@ -133,7 +133,7 @@ def status(
                 "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
             )
     else:
-        any_found, problems = _show_data(look.report(), output)
+        any_found, problems = _show_data(look.statuses(), output)
     if names and not any_found:
         raise problems[0]
     warn_of(problems)
@@ -177,10 +177,10 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     else:
         tables.show(terminal.data(), found, wide=output == "wide")
     warn_of(
-        problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
+        problem for one in found for problem in (one.problem, *(one.found.problems if one.found else ())) if problem
     )
     problem = found[0].problem
-    if problem and not any(one.report for one in found):
+    if problem and not any(one.found for one in found):
         raise problem
 
 
@@ -199,7 +199,7 @@ class _Looking:
 
         return Causes(self.wanted.folder)
 
-    def report(self) -> Report:
+    def statuses(self) -> RunStatuses:
         """The runs, sorted."""
         found = self.wanted.look()
         if self.sort is None:
@@ -211,10 +211,10 @@ class _Looking:
         from clusterctl.launcher.display import runs_table
 
         if self.sweep:
-            looked = self.report()
+            looked = self.statuses()
             found = runs_table.listing(self.sweep.summary(looked, self.metric), looked, ranks=self.sort is None)
         elif self.sort:
-            looked = self.report()
+            looked = self.statuses()
             rows = tuple(runs_table.row_of(status, looked.as_of) for status in looked.statuses)
             found = Listing(looked.as_of, rows, looked.problems, looked.statuses)
         else:
@@ -253,7 +253,7 @@ def _show_cause(wanted: Query, found: Listing) -> None:
         click.echo(f"{status.state}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 
 
-def _show_data(found: Report, output: str) -> tuple[bool, Problems]:
+def _show_data(found: RunStatuses, output: str) -> tuple[bool, Problems]:
     if output == "json":
         echo_json(json_output.status(found))
     elif output == "jsonl":
@@ -277,7 +277,7 @@ def _watch(look: _Looking, output: str) -> None:
         runs_table.watch_runs(listings, terminal.data(), wide=output == "wide")
         return
     printed: dict[str, object] = {}
-    for found in _again_and_again(look.report):
+    for found in _again_and_again(look.statuses):
         for run in json_output.runs(found):
             news = {name: value for name, value in run.items() if name != "seconds_left"}
             if printed.get(run["id"]) != news:

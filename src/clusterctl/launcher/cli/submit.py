@@ -75,13 +75,9 @@ class Request:
 
     @classmethod
     def of(cls, typed: Mapping[str, Any]) -> Request:
-        """The request from click's parameters: those that are not fields are short flags."""
+        """The request from click's parameters."""
         own = {one.name: typed[one.name] for one in fields(cls)}
-        settings = options.typed_settings(
-            own["settings"], {flag: value for flag, value in typed.items() if flag not in own}
-        )
-        settings += [f"train.stop_early={own['stop_early']}"] if own["stop_early"] else []
-        return cls(**{**own, "settings": tuple(settings)})
+        return cls(**{**own, "settings": tuple(options.typed_settings(typed))})
 
     @property
     def is_sweep(self) -> bool:
@@ -205,17 +201,41 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     help="Where to run; of NAME,NAME where it starts first; default: CLUSTERCTL_CLUSTER, your configuration, local.",
 )
 @options.resource_options
-@click.option("-n", "--ntasks", metavar="N", help="Number of tasks of a batch script.")
-@click.option("-a", "--array", metavar="LIST", help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.")
-@click.option("-D", "--chdir", metavar="FOLDER", help="Folder in which a batch script starts.")
-@click.option("-c", "--cpus-per-task", metavar="N", help="CPU cores for each task.")
-@click.option("--mem", "--memory", "memory", metavar="SIZE", help="Memory of each node: 64G, or auto (by past runs).")
-@click.option("-G", "--gpus", metavar="N", help="GPUs of a batch script, on all its nodes together.")
-@click.option("-d", "--dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234.")
-@click.option("-J", "--name", metavar="NAME", help="The run's name; default: the job's.")
+@options.shorthand(
+    "-n", "--ntasks", key="resources.sbatch.ntasks", metavar="N", help="Number of tasks of a batch script."
+)
+@options.shorthand(
+    "-a",
+    "--array",
+    key="resources.sbatch.array",
+    metavar="LIST",
+    help="Indices of a batch script's array, such as 0-9 or 1,3,7-15:2%4.",
+)
+@options.shorthand(
+    "-D", "--chdir", key="resources.sbatch.chdir", metavar="FOLDER", help="Folder in which a batch script starts."
+)
+@options.shorthand("-c", "--cpus-per-task", key="resources.cpus_per_task", metavar="N", help="CPU cores for each task.")
+@options.shorthand(
+    "--mem",
+    "--memory",
+    "memory",
+    key="resources.memory",
+    metavar="SIZE",
+    help="Memory of each node: 64G, or auto (by past runs).",
+)
+@options.shorthand(
+    "-G", "--gpus", key="resources.sbatch.gpus", metavar="N", help="GPUs of a batch script, on all its nodes together."
+)
+@options.shorthand(
+    "-d", "--dependency", key="resources.dependency", metavar="LIST", help="Jobs to wait for, such as afterok:1234."
+)
+@options.shorthand("-J", "--name", key="name", metavar="NAME", help="The run's name; default: the job's.")
 @options.label_options
-@click.option(
-    "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
+@options.shorthand(
+    "--code",
+    key="container.code",
+    metavar="mounted|image",
+    help="Code to run in an image: the local code (default) or the image's.",
 )
 @click.option(
     "--dry-run",
@@ -233,8 +253,9 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
 @click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Sample N random combinations of a sweep.")
 @click.option("--sample-seed", metavar="N", type=int, default=0, help="Seed for --samples; default: 0.")
 @click.option("--at-once", metavar="N", type=click.IntRange(min=1), help="At most N runs of a sweep at the same time.")
-@click.option(
+@options.shorthand(
     "--stop-early",
+    key="train.stop_early",
     metavar="EPOCH",
     help="Successive halving of a sweep at this epoch, twice it, ...; short for --set train.stop_early=EPOCH.",
 )

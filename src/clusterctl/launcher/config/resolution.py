@@ -22,7 +22,7 @@ from clusterctl.launcher.config.source import Values, explained, read_toml, read
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.node.launch_command import DEEPSPEED, MPI, find_launch
-from clusterctl.shared.spec import BUILT_IN, OPTIMIZERS, PYG_MODELS, SCRIPT, WORKLOADS, Container, Job, from_record
+from clusterctl.shared.spec import SCRIPT, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
@@ -322,24 +322,17 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     yield from _of_restarts(job)
     if resources.warning and resources.warning >= resources.time:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
-    if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
-        yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
-    # A user's model checks its options when it is created, and a user's optimizer its own.
-    for name, table, kinds in (
-        ("model", "options", BUILT_IN | PYG_MODELS),
-        ("optimizer", "optimizer_options", OPTIMIZERS),
-    ):
-        if kind := kinds.get(getattr(job.train, name, "")):
-            try:
-                from_record(kind, getattr(job.train, table, {}))
-            except InvalidRecord as error:
-                for problem in error.problems:
-                    yield problem._replace(path=("train", table, *problem.path))
+    for table, kind in job.train.option_tables.items():  # those of a user's model or optimizer it checks itself
+        try:
+            from_record(kind, getattr(job.train, table))
+        except InvalidRecord as error:
+            for problem in error.problems:
+                yield problem._replace(path=("train", table, *problem.path))
     ranks = (resources.nodes or 1) * (resources.tasks_per_node or 1)
-    if getattr(job.train, "batch", "") == "graph" and ranks > 1:
-        message = '"graph" trains on the whole graph in one step, which one rank computes; remove this key to use'
-        yield Problem(("train", "batch"), f"{message} {ranks} ranks")
-    for name, message in job.train.contradictions(job.workload, job.data):
+    for name, message in (
+        *job.train.misfits(ranks=ranks, has_gpus=bool(resources.gpus_per_node)),
+        *job.train.contradictions(job.workload, job.data),
+    ):
         yield Problem(tuple(name.split(".")), message)
     image = job.container.image
     if job.container.code == "image" and not image:

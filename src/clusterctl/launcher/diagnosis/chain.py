@@ -14,7 +14,7 @@ from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.diagnosis.reasons import in_words
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Standing, standing, standing_of_all
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import runs_of, states_in_words
 from clusterctl.shared.errors import Cause, ConfigError
 from clusterctl.shared.record.states import State
@@ -70,7 +70,7 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
             with suppress(ConfigError):
                 runs[name] = runs_of(folder, name)
         every = dict.fromkeys(run for several in runs.values() for run in several)
-        read = {one.record.run: one for one in report(every, slurm_of).statuses}
+        read = {one.record.run: one for one in statuses_of(every, slurm_of).statuses}
         found |= {name: tuple(read[run] for run in runs[name] if run in read) for name in ids}
         waiting = [first for name in ids if (first := _not_started(found[name]))]
     return _links(status, found, {status.record.run.id})
@@ -118,8 +118,8 @@ def _outcome(link: Link) -> str:
     if link.is_sweep:
         never = sum(standing(condition, status) is Standing.NEVER for status in link.statuses)
         return f"{never} of the {len(link.statuses)} runs of {name}, on which it depends, did not finish"
-    stage = link.statuses[0].state
-    return f"{name}, on which it depends, {_ENDED.get(stage, stage)}"
+    state = link.statuses[0].state
+    return f"{name}, on which it depends, {_ENDED.get(state, state)}"
 
 
 def _awaited(link: Link) -> str:
@@ -143,15 +143,15 @@ def _state(link: Link) -> str:
         counts = Counter(status.state for status in link.statuses)
         return f"{len(link.statuses)} runs: {states_in_words(counts)}{waits}"
     status = link.statuses[0]
-    stage = status.state if status.sure else f"{status.state} (last known)"
+    state = status.state if status.sure else f"{status.state} (last known)"
     done = None if status.state.ended else progress(status.metrics)
     if waits:
-        return f"{stage}{waits}"
+        return f"{state}{waits}"
     if status.state is State.QUEUED and status.reason:
-        return f"{stage}: {in_words(status.reason).words}"
+        return f"{state}: {in_words(status.reason).words}"
     if status.reason == NEVER_STARTS:
-        return f"{stage}, because of a run it depends on"
-    return f"{stage}, {int(done * 100)} % done" if done is not None else str(stage)
+        return f"{state}, because of a run it depends on"
+    return f"{state}, {int(done * 100)} % done" if done is not None else str(state)
 
 
 def _to_resume(never: Sequence[Link]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
 from clusterctl.launcher.observe.state import NEVER_STARTS
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.record.plain_text import duration
@@ -71,7 +71,7 @@ def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
 
     Raises ConfigError if its record cannot be read. If Slurm does not answer, that is listed in `unknown`.
     """
-    found = report([run], slurm_of)
+    found = statuses_of([run], slurm_of)
     if not found.statuses:
         raise found.problems[0]
     diagnosis = diagnose_status(found.statuses[0], slurm_of)
@@ -121,7 +121,7 @@ def diagnose_status(
 def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run from the evidence gathered; a pure function."""
     status, last = trace.status, trace.attempts[-1] if trace.attempts else None
-    found, past, unknown = _by_stage(trace)
+    found, past, unknown = _by_state(trace)
     if lesson := not_learning(status.attempt.loss_trend if status.attempt else None):
         number = last.number if last else None
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
@@ -139,7 +139,7 @@ def judge(trace: RunTrace) -> Diagnosis:
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
-def _by_stage(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
+def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
     """The findings for the run's state, the attempts that ended before, and what is not known yet."""
     status, attempts, cancelled = trace.status, trace.attempts, trace.cancelled
     last = attempts[-1] if attempts else None

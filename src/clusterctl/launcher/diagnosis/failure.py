@@ -116,7 +116,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         if refused is Refusal.NO_PROGRESS and attempt.unasked:
             problem = ": nothing shows that it saved, neither a later step logged nor a new file of restart.progress"
         facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
-    elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is State.PREEMPTED:
+    elif found.cause_class is Cause.PREEMPTED and _state_after(attempt, trace) is State.PREEMPTED:
         # Slurm did not start it again, and its script was not asked to.
         mode = "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
         off = record.job.resources.requeue is False
@@ -144,7 +144,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     )
 
 
-def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> State | None:
+def _state_after(attempt: AttemptTrace, trace: RunTrace) -> State | None:
     """The state in which `attempt` left the run, if it was the last one of its job."""
     return trace.job_of(attempt).state if trace.ended_its_job(attempt) else None
 
@@ -480,9 +480,9 @@ class Ending:
 
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
-    job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
+    job, last, state = trace.job_of(attempt), trace.ended_its_job(attempt), _state_after(attempt, trace)
     logged = job_ending(attempt)
-    terminated = attempt.signal == "TERM" or stage is State.CANCELLED
+    terminated = attempt.signal == "TERM" or state is State.CANCELLED
     if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
         when, by = job.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
@@ -499,13 +499,13 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     left = attempt.asked and attempt.alarm is None
     if left and not states:  # the state only repeats what the time says
         return _warned(attempt, trace, _left(attempt))
-    if stage is State.TIMED_OUT or "TIMEOUT" in states:
+    if state is State.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
         return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
-    if stage is State.PREEMPTED or "PREEMPTED" in states:
+    if state is State.PREEMPTED or "PREEMPTED" in states:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
-    if stage is State.CANCELLED or "CANCELLED" in states:
+    if state is State.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(job, trace), time=end)
     if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)

@@ -132,10 +132,10 @@ def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
     return bool(nodes) and all(len(ranks) > 1 for ranks in nodes.values())
 
 
-def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
+def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], state: str, *facts: str) -> Finding:
     names = list(nodes)
     words = f"{', '.join(names)} stopped responding with all its ranks: lost, disconnected, or frozen"
-    return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], state=stage, facts=facts)
+    return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], state=state, facts=facts)
 
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:

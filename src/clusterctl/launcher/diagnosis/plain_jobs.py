@@ -71,7 +71,10 @@ def diagnose_job(
     if status.state is State.QUEUED:
         return _waiting(trace, slurm)
     if status.state is State.FINISHED:
-        return _finished(trace)
+        failed = [step for step in trace.accounted if "." in step.step and (step.exit_code or step.signal)]
+        facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
+        done = Finding(Cause.FINISHED, "the job completed: its batch script exited with 0", facts=tuple(facts))
+        return Diagnosis(status, (done, *_also(done, trace)), commands(trace, done), trace.unknown)
     if job.signal == _NOT_LAUNCHED and not (output.lines or output.printed):
         return _not_launched(trace, job)
     if status.state.ended or status.suspended:
@@ -272,14 +275,6 @@ def _launch_problem(lines: tuple[str, ...]) -> tuple[str, ...]:
     if known is None or known.cause not in _BEFORE_PROGRAM or last_words(lines).errors or last_words(rest).own:
         return ()
     return rest
-
-
-def _finished(trace: RunTrace) -> Diagnosis:
-    status = trace.status
-    failed = [step for step in trace.accounted if "." in step.step and (step.exit_code or step.signal)]
-    facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
-    found = Finding(Cause.FINISHED, "the job completed: its batch script exited with 0", facts=tuple(facts))
-    return Diagnosis(status, (found, *_also(found, trace)), commands(trace, found), trace.unknown)
 
 
 def _not_launched(trace: RunTrace, job: SlurmJob) -> Diagnosis:

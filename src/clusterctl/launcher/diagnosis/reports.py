@@ -185,17 +185,13 @@ def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Ca
         # one may have its own meaning for it.
         if rank.exit_code == 0 or (on_request.get(rank.exit_code or 0) and not rank.raised):
             continue
-        memory = _nearly_full(attempt.memory.get(rank.node))
+        used, limit = attempt.memory.get(rank.node) or (0.0, 1.0)
+        memory = f"{used / 2**30:.1f} of {limit / 2**30:.1f} GiB" if used >= _NEARLY_FULL * limit else ""
         if candidate := _candidate(rank, died.get(number), killed_on, memory, out_of_memory=out_of_memory):
             # A time before the batch script started or after it ended is from a wrong clock.
             in_time = candidate.time is not None and earliest <= candidate.time <= latest
             found.append(candidate if in_time else replace(candidate, time=None))
     return found
-
-
-def _nearly_full(memory: tuple[float, float] | None) -> str:
-    used, limit = memory or (0.0, 1.0)
-    return f"{used / 2**30:.1f} of {limit / 2**30:.1f} GiB" if used >= _NEARLY_FULL * limit else ""
 
 
 def _candidate(

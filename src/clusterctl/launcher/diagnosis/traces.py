@@ -416,8 +416,8 @@ def _recorded(events: Iterable[Event]) -> dict[str, Any]:
         match event:
             case Began(node=node) if node:
                 facts["node"] = node
-            case Entered(state=stage):
-                facts["state"] = stage.value
+            case Entered(state=state):
+                facts["state"] = state.value
             case Raised():
                 facts.setdefault("raised", event)
             case Hung(time=at, stacks=stacks):

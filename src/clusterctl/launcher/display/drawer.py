@@ -40,7 +40,7 @@ from clusterctl.launcher.display.runs_table import listing as of_sweep
 from clusterctl.launcher.observe.comparison import Comparison
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Listing, Report
+from clusterctl.launcher.observe.status import Listing, RunStatuses
 from clusterctl.launcher.observe.sweeps import SweepSummary
 from clusterctl.launcher.slurm import Inventory
 from clusterctl.shared.errors import ClusterctlError
@@ -107,9 +107,9 @@ def _(value: Runs, console: Console) -> None:
     elif any(run.place for run in value):  # a look at each of them would be a connection of its own
         _lines([run.id for run in value], console)
     else:
-        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.observe.status import statuses_of
 
-        found = report((run.directory for run in value), ended=ended_runs(value[0].path.parent))
+        found = statuses_of((run.directory for run in value), ended=ended_runs(value[0].path.parent))
         rows = tuple(together(row_of(status, found.as_of) for status in found.statuses))
         if rows:
             show_runs(console, Listing(found.as_of, rows))
@@ -123,7 +123,7 @@ def _(value: Sweep, console: Console) -> None:
 
 @draw.register
 def _(value: SweepSummary, console: Console) -> None:
-    show_runs(console, of_sweep(value, Report(time.time(), value.statuses, ())))
+    show_runs(console, of_sweep(value, RunStatuses(time.time(), value.statuses, ())))
 
 
 @draw.register

@@ -14,7 +14,7 @@ from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.files import is_folder
 from clusterctl.shared.record.layout import RunDir
@@ -146,7 +146,7 @@ class Causes:
     def _cause(self, row: Row, status: Status | None) -> str:
         attempt = f"{row.run} {row.cells.get('TRY')}"
         if attempt not in self._known:
-            found = (status,) if status else report([RunDir(self._folder / row.run)]).statuses  # none if damaged
+            found = (status,) if status else statuses_of([RunDir(self._folder / row.run)]).statuses  # none if damaged
             self._known[attempt] = "".join(plain(_first_finding(one).cause) for one in found)
         return self._known[attempt]
 

@@ -77,18 +77,18 @@ def _view(console: Console) -> Iterator[Callable[[Status, float, str], None]]:
         yield _PlainLines(console).update
         return
     columns = (
-        TextColumn("{task.fields[stage]:<13}", markup=False),
+        TextColumn("{task.fields[state]:<13}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[facts]}", markup=False),
     )
     progress = Progress(*columns, console=console, auto_refresh=False, expand=True)
-    task = progress.add_task("", total=None, stage="", facts="")
+    task = progress.add_task("", total=None, state="", facts="")
     with Live(console=console, auto_refresh=False) as live:
 
         def update(status: Status, now: float, frame: str) -> None:
             steps, total = status.metrics.get("step", 0), status.metrics.get("steps")
             facts = "  ".join(filter(None, [*_facts(status.metrics), note(status), times_of(status, now)]))
-            progress.update(task, completed=steps, total=total, stage=status.state.value, facts=facts)
+            progress.update(task, completed=steps, total=total, state=status.state.value, facts=facts)
             below = [Text(frame, no_wrap=True, overflow="ellipsis")] if frame else []
             live.update(Group(progress, *below), refresh=True)
 
@@ -127,12 +127,12 @@ class _PlainLines:
             if not self._has_epochs and time is not None and time - self._shown_at >= _BETWEEN_SECONDS:
                 self._shown_at = time
                 self._show()
-        stage = f"{status.state} {note(status)}".strip()
+        state = f"{status.state} {note(status)}".strip()
         if status.state.ended:
             self._show()
-        elif stage not in self._shown:
-            self._shown.add(stage)
-            self._console.print(Text(stage), soft_wrap=True)
+        elif state not in self._shown:
+            self._shown.add(state)
+            self._console.print(Text(state), soft_wrap=True)
 
     def _show(self) -> None:
         if (facts := _facts(self._epoch)) and ("epoch" in self._epoch or not self._has_epochs):

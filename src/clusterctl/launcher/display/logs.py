@@ -14,7 +14,7 @@ from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped, time_
 from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.launcher.api.jobs import JobLog
     from clusterctl.launcher.api.logs import Reading
@@ -43,13 +43,13 @@ def _local(second: int) -> tuple[str, str]:
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show the lines written so far."""
-    _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
+    _print(_shown(reading, iter(reading), collapse), _Labels(reading), times=times)
     _warn(reading)
 
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show the lines written so far and new ones, until the run ends."""
-    label, last = _Label(reading), LastLine()
+    label, last = _Labels(reading), LastLine()
     try:
         for status, added in reading.follow():
             _print(_shown(reading, added, collapse), label, times=times, last=last)
@@ -77,7 +77,7 @@ def show_job(log: JobLog, *, follow: bool) -> None:
 
 def show_errors(reading: Reading) -> None:
     """Show the first traceback and its ranks, then the other errors."""
-    run, label, found = reading.record.run, _Label(reading), reading.errors()
+    run, label, found = reading.record.run, _Labels(reading), reading.errors()
     _warn(reading)
     if not found:
         print(f"no errors in the logs of {run.id}", file=sys.stderr)
@@ -99,7 +99,7 @@ def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[
     return collapsed(lines) if collapse and reading.ranks > 1 else lines
 
 
-def _print(lines: Iterable[Line], label: _Label, *, times: bool, last: LastLine | None = None) -> None:
+def _print(lines: Iterable[Line], label: _Labels, *, times: bool, last: LastLine | None = None) -> None:
     at_terminal = sys.stdout.isatty()
     waiting: list[bytes] = []
     for count, line in enumerate(lines):
@@ -122,19 +122,40 @@ def _write(lines: list[bytes]) -> None:
     lines.clear()
 
 
+# The label of a line: the attempt from the second on, then its ranks.
+
+
 def label_of(line: Line, seating: Seating | None = None) -> str:
-    """The prefix of a line: r03, x32 if 32 ranks wrote the same, or `trainer r03` in a job with roles."""
+    """The label on screens, where there is little room: `r03 `, `x32 ` if 32 ranks wrote the same, `trainer r03 `."""
     source = line.source
-    attempt = f"a{source.attempt} " if source.attempt else ""
-    if len(line.ranks) > 1:
-        return f"{attempt}x{len(line.ranks):<2} "
     if source.rank is None:
-        return f"{attempt}host "
-    return f"{attempt}{seating.label(source.rank) if seating else f'r{source.rank:02}'} "
+        return f"{_attempt(source.attempt)}host "
+    return _label(source.attempt, line.ranks or (source.rank,), seating, is_short=True)
 
 
-class _Label:
-    """A line's prefix: `r03 node2 ` if there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
+def _label(
+    attempt: int, ranks: Sequence[int], seating: Seating | None, *, node: str = "", is_short: bool = False
+) -> str:
+    """The label of `ranks`, the first of which is on `node`."""
+    if len(ranks) == 1:
+        rank = seating.label(ranks[0]) if seating else f"r{ranks[0]:02}"
+        return f"{_attempt(attempt)}{rank} " + (f"{node} " if node else "")
+    if is_short:
+        return f"{_attempt(attempt)}x{len(ranks):<2} "
+    if seating:
+        which = textwrap.shorten(labels(map(seating.member, ranks)), _LONGEST_LABEL, placeholder=" ...")
+    else:
+        pieces = ranges(ranks, 2)
+        which = "r" + ",".join([*pieces[:3], *["..."] * (len(pieces) > 3)])
+    return f"{_attempt(attempt)}{which} x{len(ranks)} "
+
+
+def _attempt(number: int) -> str:
+    return f"a{number} " if number else ""
+
+
+class _Labels:
+    """The labels of a run's lines: `r03 node2 ` if there are several nodes, `r00-31 x32 ` for many ranks."""
 
     def __init__(self, reading: Reading) -> None:
         self._several_ranks = reading.ranks > 1
@@ -158,17 +179,6 @@ class _Label:
     def of_ranks(self, attempt: int, ranks: tuple[int, ...]) -> str:
         if not self._several_ranks or not ranks:
             return _attempt(attempt)
-        if self._seating and len(ranks) > 1:
-            whose = labels(map(self._seating.member, ranks))
-            return f"{_attempt(attempt)}{textwrap.shorten(whose, _LONGEST_LABEL, placeholder=' ...')} x{len(ranks)} "
-        if len(ranks) > 1:
-            pieces = ranges(ranks, 2)
-            which = ",".join([*pieces[:3], *["..."] * (len(pieces) > 3)])
-            return f"{_attempt(attempt)}r{which} x{len(ranks)} "
-        node = plain(self._nodes.of(attempt, ranks[0])) if self._several_nodes else ""
-        label = self._seating.label(ranks[0]) if self._seating else f"r{ranks[0]:02}"
-        return f"{_attempt(attempt)}{label} {node}{' ' if node else ''}"
-
-
-def _attempt(number: int) -> str:
-    return f"a{number} " if number else ""
+        is_on_a_node = self._several_nodes and len(ranks) == 1
+        node = plain(self._nodes.of(attempt, ranks[0])) if is_on_a_node else ""
+        return _label(attempt, ranks, self._seating, node=node)

@@ -1,7 +1,8 @@
-"""Plain text that is safe for a terminal, and human-readable numbers, sizes and durations."""
+"""Text that is safe for a terminal, and human-readable numbers, sizes and durations."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from clusterctl.shared.record.plain_text import clock as clock
@@ -10,7 +11,7 @@ from clusterctl.shared.record.plain_text import plain as plain
 from clusterctl.shared.record.vocabulary import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically, and clocks differ
 _LONGEST_ESTIMATE_SECONDS = 2 * 366 * 86400
@@ -93,3 +94,37 @@ def ranges(numbers: Iterable[int], width: int) -> list[str]:
 def ranks_text(first: int | None, count: int) -> str:
     """`rank 3` or `4,095 ranks`; empty without a rank."""
     return f"{count:,} ranks" if count > 1 else f"rank {first}" if first is not None else ""
+
+
+# The output of another machine on this terminal: text, colours and moves of the cursor, and nothing else.
+
+# ECMA-48: control sequences; strings for the terminal (such as its title or the clipboard); other escapes; and control
+# characters except tab, backspace, newline and carriage return, those of Unicode in UTF-8.
+_SEQUENCE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"
+    rb"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|(?=\x1b|\Z))"
+    rb"|\x1b[ -/]*[0-OQ-WYZ`-~\\]"
+    rb"|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]"
+    rb"|\x1b|\xc2(?![\xa0-\xbf])"  # alone: what follows is left out, and then something else would follow
+)
+# Colours, the cursor's moves and visibility, and erasing: what a table and a progress bar consist of. A query is not
+# among them: the terminal would answer it on this machine's standard input.
+_HARMLESS = re.compile(rb"\x1b\[(?:[0-9;]*[A-HJKm]|\?25[hl])")
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\xc2)\Z")
+_LONGEST = 4096
+
+
+class ForeignOutput:
+    """Passes bytes on to `write` without what could do more than show them; sequences may come in pieces."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write, self._rest = write, b""
+
+    def take(self, data: bytes) -> None:
+        data = self._rest + data
+        begun = _UNFINISHED.search(data)
+        self._rest = data[begun.start() :] if begun else b""
+        shown = data[: begun.start()] if begun else data
+        if len(self._rest) > _LONGEST:
+            self._rest = self._rest[:2]  # its content will not be shown anyway
+        self._write(_SEQUENCE.sub(lambda found: found[0] if _HARMLESS.fullmatch(found[0]) else b"", shown))

@@ -23,7 +23,7 @@ from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Metric, number, own_metrics, score_of
+from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.attempt import AttemptEvidence
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.launcher.observe.sweeps import SweepSummary
 
 
@@ -122,11 +122,11 @@ class RunsTable:
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STATE")
         for row, of_row in zip(shown, texts, strict=True):
-            stage = of_row[place].rstrip()
-            blank = of_row[place][len(stage) :]
+            state = of_row[place].rstrip()
+            blank = of_row[place][len(state) :]
             before = Segment("  ".join([*of_row[:place], ""]))
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
-            self._lines.append([before, Segment(stage, Style.parse(stage_style(row.state))), after])
+            self._lines.append([before, Segment(state, Style.parse(state_style(row.state))), after])
         if left_out:
             self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
@@ -224,8 +224,8 @@ def _width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def stage_style(stage: State) -> str:
-    return _STYLES.get(stage, "red" if stage.ended else "cyan")
+def state_style(state: State) -> str:
+    return _STYLES.get(state, "red" if state.ended else "cyan")
 
 
 def state_text(status: Status) -> str:
@@ -235,11 +235,11 @@ def state_text(status: Status) -> str:
 
 def row_of(status: Status, now: float) -> Row:
     """The row of one run. The row of an ended run does not depend on `now`."""
-    stage, metrics, attempt, job = status.state, status.metrics, status.attempt, status.record.job
-    at_work = stage in _AT_WORK
-    done = progress(metrics) if stage not in (State.QUEUED, State.STARTING) else None
+    state, metrics, attempt, job = status.state, status.metrics, status.attempt, status.record.job
+    at_work = state in _AT_WORK
+    done = progress(metrics) if state not in (State.QUEUED, State.STARTING) else None
     left = status.seconds_left(now) if at_work else None
-    gpu = attempt.gpu if attempt and not stage.ended else None
+    gpu = attempt.gpu if attempt and not state.ended else None
     ran = status.ran(now)
     scores = (score_of(metrics, "val"), score_of(metrics, "test"))
     val, test = (score[0].text(score[1]) if score else "" for score in scores)
@@ -267,7 +267,7 @@ def row_of(status: Status, now: float) -> Row:
         "ON": plain(attempt.nodes) if attempt else "",
     }
     shown = {column: text for column, text in cells.items() if text}
-    return Row(status.record.run.id, stage, status.record.created, shown)
+    return Row(status.record.run.id, state, status.record.created, shown)
 
 
 # Rows for sweeps in the table of runs: one row per sweep, or one per run with the settings it varies.
@@ -296,11 +296,11 @@ def together(rows: Iterable[Row]) -> list[Row]:
             **({"GPU-H": hours} if (hours := _gpu_hours(group)) else {}),
         }
         # The colour is that of the active runs, else of those that ended badly.
-        going = [stage for stage in counts if not stage.ended]
-        at_work = [stage for stage in going if stage is not State.QUEUED]
-        badly = [stage for stage in counts if stage.ended and stage is not State.FINISHED]
-        stage = next(iter([*at_work, *going, *badly]), State.FINISHED)
-        combined.append(Row(name, stage, max(row.created for row in group), cells))
+        going = [state for state in counts if not state.ended]
+        at_work = [state for state in going if state is not State.QUEUED]
+        badly = [state for state in counts if state.ended and state is not State.FINISHED]
+        state = next(iter([*at_work, *going, *badly]), State.FINISHED)
+        combined.append(Row(name, state, max(row.created for row in group), cells))
     return combined
 
 
@@ -318,7 +318,7 @@ def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[l
     return changed, [*titles.values()]
 
 
-def listing(summary: SweepSummary, looked: Report, *, ranks: bool = True) -> Listing:
+def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -> Listing:
     """A sweep as a table of its runs with its headline: the best by its metric first, then the others by index.
 
     Without `ranks`, they stay in the order of `looked`.
@@ -331,18 +331,13 @@ def listing(summary: SweepSummary, looked: Report, *, ranks: bool = True) -> Lis
     if ranks:
         statuses.sort(key=lambda status: places.get(status.record.run, len(places)))
     rows, varied = apart((row_of(status, looked.as_of) for status in statuses), settings)
-    if ranking and (metric := ranking[0].metric) not in _of_columns(ranking[0].status):
+    scores = (score_of(ranking[0].status.metrics, split) for split in ("val", "test")) if ranking else ()
+    if ranking and (metric := ranking[0].metric) not in (KNOWN["loss"], *(score[0] for score in scores if score)):
         varied.append(plain(metric.label))
         values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
         rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
     head = headline(summary)
     return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
-
-
-def _of_columns(status: Status) -> list[Metric]:
-    """The metrics that have a column of their own."""
-    scores = (score_of(status.metrics, split) for split in ("val", "test"))
-    return [KNOWN["loss"], *(score[0] for score in scores if score)]
 
 
 def headline(found: SweepSummary) -> str:

@@ -173,27 +173,27 @@ def show(console: Console, clusters: Iterable[Answered], *, wide: bool) -> None:
     for number, one in enumerate(clusters):
         if number:
             console.print()
-        if one.report is None:
+        if one.found is None:
             state = "no answer"
         else:
-            state = "" if one.report.statuses else "no runs, "
+            state = "" if one.found.statuses else "no runs, "
             state += f"not responding; as of {duration(one.age)} ago" if one.problem else "up to date"
         console.print(Text(f"{plain(one.cluster)}: {state}", style="bold"))
-        if one.report and one.report.statuses:
-            rows = tuple(row_of(status, one.report.as_of) for status in one.report.statuses)
-            show_runs(console, Listing(one.report.as_of, rows), wide=wide)
+        if one.found and one.found.statuses:
+            rows = tuple(row_of(status, one.found.as_of) for status in one.found.statuses)
+            show_runs(console, Listing(one.found.as_of, rows), wide=wide)
 
 
 def if_shown(one: Answered) -> Answered:
     """`one`, or a problem in place of values that no table can show, such as a time beyond all calendars."""
-    if one.report is None:
+    if one.found is None:
         return one
     try:
-        json_output.runs(one.report)
+        json_output.runs(one.found)
         show(Console(file=io.StringIO()), [one], wide=True)
     except (ArithmeticError, ValueError) as error:
         message = f"{one.cluster} sent values that cannot be shown: {error}"
-        return one._replace(report=None, problem=HostError(message, f"clusterctl status --cluster {one.cluster}"))
+        return one._replace(found=None, problem=HostError(message, f"clusterctl status --cluster {one.cluster}"))
     return one
 
 

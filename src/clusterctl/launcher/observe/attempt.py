@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.observe.lines import last_lines, log_lines
 from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
-from clusterctl.launcher.observe.rank_events import deaths, newest_stage
+from clusterctl.launcher.observe.rank_events import deaths, newest_state
 from clusterctl.launcher.observe.run_names import submission as submission_of
 from clusterctl.launcher.observe.run_record import (
     read_cancellation,
@@ -407,7 +407,7 @@ def _with_its_ranks(
         evidence,
         hung="" if alarm.absent else alarm.text("how") or "unknown",
         death=death,
-        state=newest_stage(attempt),
+        state=newest_state(attempt),
         metrics=newest,
         loss_trend=read_loss_trend([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),

@@ -21,7 +21,7 @@ from clusterctl.launcher.config.secrets import Secrets, secrets_of
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import ranked, read_sweep, summarise, values_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import in_threads
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import RunDir, SweepDir
     from clusterctl.shared.record.vocabulary import Metric, Number
@@ -96,10 +96,10 @@ class Comparison(Shown):
 
 def compare(first: RunDir, second: RunDir) -> Comparison:
     """Compare two runs. Raises ConfigError if a record cannot be read."""
-    return compared(report([first, second]))
+    return compared(statuses_of([first, second]))
 
 
-def compared(found: Report) -> Comparison:
+def compared(found: RunStatuses) -> Comparison:
     """Compare the two runs in `found`. Raises ConfigError if it contains only one."""
     if len(found.statuses) < 2:
         raise found.problems[0]
@@ -362,7 +362,7 @@ def examine_sweep(
 ) -> Several:
     """The runs of `sweep`. Raises ConfigError if it or all its runs cannot be read, UsageError without the metric."""
     record, seen = read_sweep(sweep), seen or Seen()
-    found = report(record.runs, slurm_of, clock, seen.ended)
+    found = statuses_of(record.runs, slurm_of, clock, seen.ended)
     settings = {run: values_of(row) for run, row in zip(record.runs, record.settings, strict=True)}
     names = {run: str(place) for place, run in enumerate(record.runs)}
     members, ranked_by = _ranked(found, metric, settings, names, seen)
@@ -386,7 +386,7 @@ def examine_runs(
     clock: Callable[[], float] = time.time,
 ) -> Several:
     """Any `runs`. Raises ConfigError if none can be read, and UsageError if none has the metric."""
-    found = report(runs, slurm_of, clock)
+    found = statuses_of(runs, slurm_of, clock)
     different = varying(*(configuration(status.record) for status in found.statuses))
     settings = {
         status.record.run: {
@@ -410,7 +410,7 @@ def examine_runs(
 
 
 def _ranked(
-    found: Report,
+    found: RunStatuses,
     metric: str | None,
     settings: Mapping[RunDir, Mapping[str, str]],
     names: Mapping[RunDir, str],

@@ -118,14 +118,14 @@ class EndedRuns:
         evidence = read_evidence(read_record(run))
         if self._is_over(evidence, found):
             self._read[run] = found, evidence
-            if self.file is not None and (stage := settled(evidence)):
+            if self.file is not None and (state := settled(evidence)):
                 specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
                 packed = json.dumps(evidence, default=_plain)
-                self._load()[run.id] = _CachedRun([*found], stage.value, evidence.record.created, None, specs, packed)
+                self._load()[run.id] = _CachedRun([*found], state.value, evidence.record.created, None, specs, packed)
                 self._changed = True
         return evidence
 
-    def stage(self, run: RunDir) -> State | None:
+    def state(self, run: RunDir) -> State | None:
         """How `run` ended; None if its files must be read."""
         kept = self._load().get(run.id)
         return State(kept.state) if kept and kept.stamp == [*stamp(run)] else None

@@ -63,13 +63,13 @@ def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES, *, clo
 def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources = REAL_SOURCES) -> State:
     """Wait for the end of `run` and return its state; raises WaitTimedOut after `timeout` seconds."""
     deadline = None if timeout is None else sources.clock() + timeout
-    stage = State.QUEUED
+    state = State.QUEUED
     for status in watch(run, cluster, sources):
-        stage = status.state
-        if deadline is not None and sources.clock() >= deadline and not stage.ended:
-            message = f"{run.id} is still {stage} after {timeout:g} s"
+        state = status.state
+        if deadline is not None and sources.clock() >= deadline and not state.ended:
+            message = f"{run.id} is still {state} after {timeout:g} s"
             raise WaitTimedOut(message, f"it continues; check it with: clusterctl status {run.id}")
-    return stage
+    return state
 
 
 @dataclass

@@ -12,7 +12,7 @@ from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
 from clusterctl.launcher.observe.runs import newest_first
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.timeline import TimelineEvent
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.states import State
@@ -72,7 +72,7 @@ class Overview:
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
-        found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
+        found = statuses_of([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
         self._ended = {
             run: (stamps[run], status)

@@ -117,8 +117,8 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
         case "began":
             host = fields.text("host")
             return Began(time, host, fields.text("node") or host, fields.whole("pid"))
-        case "stage" if stage := fields.member("stage", State):
-            return Entered(time, stage)
+        case "stage" if state := fields.member("stage", State):
+            return Entered(time, state)
         case "exception":
             type_, message, traceback, hint = map(fields.text, ("type", "message", "traceback", "hint"))
             cause, code, signal = fields.member("cause", Cause), fields.whole("code"), fields.whole("signal")
@@ -180,7 +180,7 @@ def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> t
     return {rank: list(events) for rank, events in found.items()}, problems
 
 
-def newest_stage(attempt: Attempt, rank: int = 0) -> State | None:
+def newest_state(attempt: Attempt, rank: int = 0) -> State | None:
     """The last state entered by `rank`, which is on the first node."""
     files = (EventFile(attempt.events(rank), rank), EventFile(attempt.node_events(0)))
     newest: Entered | None = None

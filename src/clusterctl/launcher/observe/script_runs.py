@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.attempt import RunEvidence
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.slurm import Slurm
-    from clusterctl.launcher.slurm.queue import QueuedJob
     from clusterctl.shared.spec import Cluster
 
 
@@ -77,7 +76,7 @@ def _with(evidence: RunEvidence, end: ScriptEnd) -> RunEvidence:
     restarts = job.restart_count if job else last.restart_count if last else 0
     if last and last.restart_count == restarts:
         attempt, begun = run.attempt(last.number), read_fields(run.attempt(last.number).host_json).content
-    elif job and _has_run(job):
+    elif job and job.nodes and job.start_time is not None:
         attempt = run.attempt(evidence.attempts[-1].number + 1 if evidence.attempts else 0)
         begun = {"attempt": attempt.number, "job_id": evidence.job_id, "restart_count": restarts, "nodes": job.nodes}
         begun["start"] = job.start_time
@@ -85,7 +84,9 @@ def _with(evidence: RunEvidence, end: ScriptEnd) -> RunEvidence:
         return evidence
     try:
         make_private(attempt.path)
-        write_json(attempt.host_json, {**begun, **_fields(end), "end": end.time or (job.end_time if job else None)})
+        ended = {"exit_code": 128 + end.signal if end.signal else end.code, "signal": "", "job_state": end.state.value}
+        ended |= {"killed_by": end.signal} if end.signal else {}
+        write_json(attempt.host_json, {**begun, **ended, "end": end.time or (job.end_time if job else None)})
     except OSError:  # a full disk: the state is still known from Slurm's answer
         return evidence
     return replace(
@@ -94,13 +95,3 @@ def _with(evidence: RunEvidence, end: ScriptEnd) -> RunEvidence:
         job_id=evidence.job_id,
         late_seconds=evidence.late_seconds,
     )
-
-
-def _fields(end: ScriptEnd) -> dict[str, object]:
-    code = 128 + end.signal if end.signal else end.code
-    by = {"killed_by": end.signal} if end.signal else {}
-    return {"exit_code": code, "signal": "", "job_state": end.state.value, **by}
-
-
-def _has_run(job: QueuedJob) -> bool:
-    return bool(job.nodes) and job.start_time is not None

@@ -35,18 +35,18 @@ ARRIVAL_SECONDS = 60  # NFS may not show a new file for this long
 _EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): to a job of a minute as it starts
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt's time from its script's first line
 
-_STAGE_OF_ENDED_JOB = {
+_STATE_OF_ENDED_JOB = {
     JobState.CANCELLED: State.CANCELLED,
     JobState.TIMEOUT: State.TIMED_OUT,
     JobState.DEADLINE: State.TIMED_OUT,
     JobState.PREEMPTED: State.PREEMPTED,
 }
 # Of a batch script of the user's own: Slurm alone knows how it ended.
-_STATE_OF_SCRIPT = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: State.FINISHED}
+_STATE_OF_SCRIPT = _STATE_OF_ENDED_JOB | {JobState.COMPLETED: State.FINISHED}
 # slurmstepd's words. After a preemption or the loss of a node, Slurm may start the job again.
-_STAGE_OF_ENDING = {EndedBy.CANCELLATION: State.CANCELLED, EndedBy.TIME_LIMIT: State.TIMED_OUT}
+_STATE_OF_ENDING = {EndedBy.CANCELLATION: State.CANCELLED, EndedBy.TIME_LIMIT: State.TIMED_OUT}
 # A warm run is a step of the job, whose end only shows that the run cannot continue.
-_STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: State.CANCELLED}
+_STATE_OF_ENDED_ALLOCATION = _STATE_OF_ENDED_JOB | {JobState.COMPLETED: State.CANCELLED}
 
 
 @dataclass(frozen=True)
@@ -131,30 +131,30 @@ class Status(Shown):
 def judge(evidence: RunEvidence, now: float) -> Status:
     """The status of a run at `now`."""
     by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
-    stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
+    state = by_files or (_state_by_slurm(evidence, answer, now) if answer else _state_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
-    requeuing = last is not None and last.requeuing and not stage.ended and stage is not State.QUEUED
-    suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
-    reason = "Suspended" if suspended else job.reason if job and stage is State.QUEUED else ""
+    requeuing = last is not None and last.requeuing and not state.ended and state is not State.QUEUED
+    suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not state.ended
+    reason = "Suspended" if suspended else job.reason if job and state is State.QUEUED else ""
     job_id, following = evidence.job_id or (job.job_id if job else None), evidence.successor
     if requeuing and last:
         reason = f"not requeued: {last.requeue_problem or 'no answer yet'}"
-    if stage is State.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
+    if state is State.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
         reason = NEVER_STARTS
     return Status(
         record=evidence.record,
-        state=stage,
+        state=state,
         sure=by_files is not None or (answer is not None and not answer.stale),
         job_id=job_id,
         attempts=evidence.attempts,
-        cancelling=evidence.cancelled_at is not None and not stage.ended,
+        cancelling=evidence.cancelled_at is not None and not state.ended,
         reason=reason,
         started=evidence.attempts[0].start if evidence.attempts else None,
-        ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
+        ended=(evidence.finished_at or end or evidence.cancelled_at) if state.ended else None,
         suspended=suspended,
         requeuing=requeuing,
         successor=(following.job_id or None) if following and following.of == job_id else None,
-        no_successor=following.problem if following and following.of == job_id and not stage.ended else "",
+        no_successor=following.problem if following and following.of == job_id and not state.ended else "",
     )
 
 
@@ -173,8 +173,8 @@ def settled(evidence: RunEvidence) -> State | None:
         return State.FINISHED
     if last.goes_on:
         return None
-    if last.ended_by in _STAGE_OF_ENDING:
-        return _STAGE_OF_ENDING[last.ended_by]
+    if last.ended_by in _STATE_OF_ENDING:
+        return _STATE_OF_ENDING[last.ended_by]
     if last.signal:  # ended from outside: at its time limit, or preempted, cancelled or requeued
         return State.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
     if last.asked and not last.hung:  # warned, saved, and not restarted
@@ -189,18 +189,18 @@ def _ended_by_cancellation(last: AttemptEvidence) -> bool:
     return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
 
-def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
+def _state_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
     """The state of a run whose files do not show its end, from Slurm's answer."""
     job, last = answer.job, evidence.last
     if job is None:
         if answer.early:
-            return _stage_by_files(evidence)
+            return _state_by_files(evidence)
         if last and last.done:
             return State.FINISHED
         if evidence.cancelled_at is not None:
             return State.CANCELLED
         if answer.ended:
-            return _stage_of_ended(evidence, answer.ended, now)
+            return _state_of_ended(evidence, answer.ended, now)
         if last and last.in_vain:
             return State.FAILED
         if last and last.exit_code is not None and not last.goes_on:
@@ -211,19 +211,19 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
         # A job that is neither waiting nor has ever started was cancelled; an element of an array then leaves no trace.
         vanished = evidence.job_id is not None and evidence.never_wrote
         return State.CANCELLED if vanished or _cut_off(evidence) else State.LOST
-    if last and _in_successor(evidence, last) and last.ended_by in _STAGE_OF_ENDING:
-        return _STAGE_OF_ENDING[last.ended_by]
+    if last and _in_successor(evidence, last) and last.ended_by in _STATE_OF_ENDING:
+        return _STATE_OF_ENDING[last.ended_by]
     if job.state.waiting:
         claimed = last is not None and last.exit_code is None and not _restarted(evidence, last)
-        return _stage_by_files(evidence) if claimed else State.QUEUED
+        return _state_by_files(evidence) if claimed else State.QUEUED
     if job.state.ended:
-        return _stage_of_ended(evidence, job.state, now)
+        return _state_of_ended(evidence, job.state, now)
     if last and _is_being_requeued(evidence, last) and not _restarted(evidence, last):
         return State.QUEUED  # Slurm is still ending the last attempt
-    return State.STARTING if last is None or _restarted(evidence, last) else _stage_by_files(evidence)
+    return State.STARTING if last is None or _restarted(evidence, last) else _state_by_files(evidence)
 
 
-def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State:
+def _state_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State:
     """How a run ended, if its files do not show it. A COMPLETED job does not prove that its ranks succeeded."""
     if evidence.record.is_script:
         return _STATE_OF_SCRIPT.get(state, State.FAILED)
@@ -233,8 +233,8 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State
     under_way = evidence.last is None or evidence.last.exit_code is None  # its last record may still arrive
     arrives = {JobState.COMPLETED: max(ARRIVAL_SECONDS, evidence.late_seconds), JobState.FAILED: evidence.late_seconds}
     if under_way and ended is not None and now - ended < arrives.get(state, 0):
-        return _stage_by_files(evidence)
-    known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
+        return _state_by_files(evidence)
+    known = _STATE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STATE_OF_ENDED_JOB
     return known.get(state, State.FAILED)
 
 
@@ -244,10 +244,10 @@ def state_of_job(state: JobState) -> State:
         return State.QUEUED
     if state is JobState.COMPLETED:
         return State.FINISHED
-    return _STAGE_OF_ENDED_JOB.get(state, State.FAILED) if state.ended else State.TRAINING
+    return _STATE_OF_ENDED_JOB.get(state, State.FAILED) if state.ended else State.TRAINING
 
 
-def _stage_by_files(evidence: RunEvidence) -> State:
+def _state_by_files(evidence: RunEvidence) -> State:
     """The state of a run that is or may be active, according to its files."""
     last = evidence.last
     if last is None or _is_being_requeued(evidence, last):
@@ -281,7 +281,7 @@ def _restarted(evidence: RunEvidence, last: AttemptEvidence) -> bool:
         return False
     if _in_successor(evidence, last):
         from_outside = last.exit_code is None or bool(last.signal)
-        return last.goes_on or (from_outside and last.ended_by not in _STAGE_OF_ENDING)
+        return last.goes_on or (from_outside and last.ended_by not in _STATE_OF_ENDING)
     return job.restart_count > last.restart_count
 
 
@@ -320,12 +320,12 @@ def standing(condition: Condition, status: Status) -> Standing:
 
     A run between two starts has not ended: its next start counts.
     """
-    stage = status.state
-    if stage is State.FINISHED:
+    state = status.state
+    if state is State.FINISHED:
         return Standing.MET
-    if stage.ended:
+    if state.ended:
         return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
-    return Standing.MET if condition is Condition.STARTED and stage is not State.QUEUED else Standing.OPEN
+    return Standing.MET if condition is Condition.STARTED and state is not State.QUEUED else Standing.OPEN
 
 
 def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:

@@ -1,11 +1,12 @@
 """The status of many runs, from their files and, if those are not enough, one query to Slurm for all of them.
 
-Also as rows of a table, of which those of ended runs are cached (`ended_runs`).
+Also in the order of a column, and as rows of a table, of which those of ended runs are cached (`ended_runs`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
+from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import FAILED, job_name
 from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import is_written, name_by_job, newest_first, newest_ids, newest_submissions
@@ -26,10 +28,11 @@ from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.launcher.submission.adoption import adopt
-from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError
+from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError, UsageError
 from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
+from clusterctl.shared.record.vocabulary import Better, metric_of, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,9 +44,11 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm import Snapshot
     from clusterctl.shared.spec import Cluster
 
+    Key = Callable[[Status, float], float | None]
+
 
 @dataclass(frozen=True)
-class Report:
+class RunStatuses:
     """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
 
     as_of: float
@@ -53,16 +58,16 @@ class Report:
 
 
 def no_slurm(_: Cluster) -> Slurm:
-    """For `report` on a node: thousands of ending jobs must not query the controller individually."""
+    """For `statuses_of` on a node: thousands of ending jobs must not query the controller individually."""
     raise SlurmError("Slurm is not queried from a node")
 
 
-def report(
+def statuses_of(
     runs: Iterable[RunDir],
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
     ended: EndedRuns | None = None,
-) -> Report:
+) -> RunStatuses:
     """The status of `runs`, in order. A damaged run or an unresponsive Slurm does not affect the others.
 
     `ended` caches runs that had already ended, so that they are not read again.
@@ -100,7 +105,7 @@ def report(
             found[index] = answered(evidence, snapshot)
     found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
-    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
+    return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
@@ -195,9 +200,9 @@ class Filter:
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def takes(self, stage: State, created: float, now: float, tags: Iterable[str]) -> bool:
+    def takes(self, state: State, created: float, now: float, tags: Iterable[str]) -> bool:
         in_time = self.seconds is None or now - created <= self.seconds
-        return in_time and (not self.states or stage in self.states) and self.tags <= {*tags}
+        return in_time and (not self.states or state in self.states) and self.tags <= {*tags}
 
     def since(self, now: float) -> float | None:
         """The earliest submission time that can match; earlier runs are not read."""
@@ -208,18 +213,78 @@ class Filter:
         return bool(self.states or self.tags) or self.seconds is not None
 
 
-def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
+def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> RunStatuses:
     """The status of the newest `count` runs in `folder` (None: all) that match `wanted`."""
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
-        return report(itertools.islice(runs, count), ended=ended)
+        return statuses_of(itertools.islice(runs, count), ended=ended)
     if ended and wanted.states:
-        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.states)
-    found = report(runs, ended=ended)
+        runs = (run for run in runs if (state := ended.state(run)) is None or state in wanted.states)
+    found = statuses_of(runs, ended=ended)
     taken = [
         one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)
     ]
     return replace(found, statuses=tuple(taken[:count]))
+
+
+# Runs in the order of a column of their table, or of any metric that they have logged.
+
+_PLACES = {state: place for place, state in enumerate(State)}
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _score(split: str) -> Key:
+    def key(status: Status, now: float) -> float | None:  # noqa: ARG001 - as of the others
+        found = score_of(status.metrics, split)
+        return None if found is None else found[1] * (1 if found[0].better is Better.LOWER else -1)
+
+    return key
+
+
+# Column -> what is compared; the lowest comes first.
+SORT_COLUMNS: dict[str, Key] = {
+    "age": lambda status, now: now - status.record.created,
+    "state": lambda status, _: _PLACES[status.state],
+    "progress": lambda status, _: _negative(progress(status.metrics)),
+    "eta": lambda status, now: status.seconds_left(now),
+    "val": _score("val"),
+    "test": _score("test"),
+    "gpu": lambda status, _: _negative(status.attempt.gpu if status.attempt and not status.state.ended else None),
+    "gpu-h": lambda status, now: _negative(status.gpu_hours(now)),
+    "ran": lambda status, now: _negative(status.ran(now)),
+    "tasks": lambda status, _: -status.record.job.resources.nodes * status.record.tasks_per_node,
+}
+
+
+def in_order(statuses: Iterable[Status], column: str, now: float, *, reverse: bool = False) -> list[Status]:
+    """`statuses` by `column`, a name in `SORT_COLUMNS`, "run", or a metric: the best, newest or largest first.
+
+    With `reverse`, the worst, oldest or smallest first. Runs without a value come last. Raises UsageError for a name
+    that is neither a column nor logged by any run.
+    """
+    found = list(statuses)
+    if column == "run":
+        return sorted(found, key=lambda status: status.record.run.id, reverse=reverse)
+    key = SORT_COLUMNS.get(column) or _metric(column, found)
+    values = {status.record.run: key(status, now) for status in found}
+
+    def place(status: Status) -> tuple[bool, float]:
+        value = values[status.record.run]
+        missing = value is None or math.isnan(value)
+        return missing, 0.0 if value is None or missing else -value if reverse else value
+
+    return sorted(found, key=place)
+
+
+def _metric(name: str, statuses: list[Status]) -> Key:
+    if statuses and not any(name in status.metrics for status in statuses):
+        known = ["run", *SORT_COLUMNS, *sorted({one for status in statuses for one in status.metrics})]
+        raise UsageError(f"nothing to sort by: {name}", f"one of {', '.join(known)}")
+    sign = 1 if metric_of(name).better is Better.LOWER else -1
+    return lambda status, _: sign * status.metrics[name] if name in status.metrics else None
 
 
 # Runs as rows of a table. The rows of ended runs are cached (`ended_runs`).
@@ -257,7 +322,7 @@ def listing(
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
     unknown = (run for run in ids if run not in rows and is_written(folder, run))
-    looked = report((RunDir(folder / run) for run in unknown), ended=ended)
+    looked = statuses_of((RunDir(folder / run) for run in unknown), ended=ended)
     for status in looked.statuses:
         run = status.record.run
         rows[run.id] = row = row_of(status, looked.as_of)

@@ -187,20 +187,20 @@ class SweepSummary(Shown):
 
     @property
     def ended(self) -> int:
-        return sum(count for stage, count in self.states.items() if stage.ended)
+        return sum(count for state, count in self.states.items() if state.ended)
 
 
 def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metric: str | None = None) -> SweepSummary:
     """The summary of the sweep's runs `statuses`; the best by `metric`, else by the default ranking metric."""
     counts = Counter(status.state for status in statuses)
-    stages = {stage: counts[stage] for stage in State if counts[stage]}
+    states = {state: counts[state] for state in State if counts[state]}
     best = next(iter(ranked(statuses, metric)), None)
-    return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
+    return SweepSummary(record, tuple(statuses), states, best, _seconds_left(record, statuses, now))
 
 
 def states_in_words(counts: Mapping[State, int]) -> str:
     """Such as `9 finished, 2 training`, in lifecycle order."""
-    return ", ".join(f"{counts[stage]} {stage}" for stage in State if counts.get(stage))
+    return ", ".join(f"{counts[state]} {state}" for state in State if counts.get(state))
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:

@@ -127,7 +127,7 @@ class AttemptTimeline:
         spans = [Span(State.STARTING, start, begun), Span(State.NODE_SETUP, begun, ended)]
         return spans if ended is None else [*spans, Span(State.STARTING, ended, first)]
 
-    def stage_seconds(self, now: float) -> dict[State, float]:
+    def state_seconds(self, now: float) -> dict[State, float]:
         """Phase -> the seconds the attempt has spent in it, exact even for merged phases."""
         seconds = dict(self.seconds)
         for span in self.phases(now):
@@ -151,12 +151,12 @@ class AttemptTimeline:
         match event:
             case Began(host=host):
                 self.nodes[rank] = host
-            case Entered(state=stage) if rank == 0:
+            case Entered(state=state) if rank == 0:
                 self._close(time)
-                self.spans.append(Span(stage, time, None))
-                if stage not in self._entered or stage not in _REPEATED:  # don't log every epoch
-                    self._entered.add(stage)
-                    self._add(time, 0, str(stage))
+                self.spans.append(Span(state, time, None))
+                if state not in self._entered or state not in _REPEATED:  # don't log every epoch
+                    self._entered.add(state)
+                    self._add(time, 0, str(state))
                 if len(self.spans) > _MOST_SPANS:
                     self.spans = _halved(self.spans)
             case Raised(type=type_, message=message):

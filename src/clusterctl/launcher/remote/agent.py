@@ -73,12 +73,12 @@ class Asker:
         self.lost = False
 
     def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
-        """The pieces of the answer. Raises HostError if the connection broke."""
+        """Send the question; returns the pieces of the answer. Raises HostError if the connection broke."""
         for _ in self._pieces():  # skip unread pieces of an earlier answer
             pass
         self.send(Frame(FrameKind.QUESTION, json.dumps(question).encode()))
         self._is_answering = True
-        yield from self._pieces()
+        return self._pieces()
 
     def _pieces(self) -> Iterator[bytes]:
         while self._is_answering:

@@ -109,7 +109,7 @@ class Sink(Protocol):
     def add(self, points: Sequence[TrackedPoint]) -> None:
         """Add points; when this returns, the tracker has them."""
 
-    def finish(self, stage: State) -> None:
+    def finish(self, state: State) -> None:
         """Record how the run ended, and close."""
 
     def close(self) -> None:

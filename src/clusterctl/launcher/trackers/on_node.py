@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.status import no_slurm, report
+from clusterctl.launcher.observe.status import no_slurm, statuses_of
 from clusterctl.launcher.trackers.mirror import mirrors, update_all
 from clusterctl.shared.errors import ClusterctlError
 from clusterctl.shared.record.layout import RunDir
@@ -62,7 +62,7 @@ def _follow(run: RunDir, opened: list[Mirror]) -> None:
         seconds = LOOK_SECONDS if update() else min(2 * seconds, LONGEST_PAUSE_SECONDS)
         if _over(seconds):
             break
-    statuses = report([run], no_slurm).statuses  # none for a damaged run
+    statuses = statuses_of([run], no_slurm).statuses  # none for a damaged run
     update(statuses[0] if statuses else None)
 
 

@@ -76,9 +76,9 @@ class Mlflow:
             self._client.log_batch(self._run, metrics=metrics[first : first + _MOST])
 
     @_impatient()
-    def finish(self, stage: State) -> None:
-        self._client.set_tag(self._run, "clusterctl.stage", stage.value)
-        ended = "FINISHED" if stage is State.FINISHED else "KILLED" if stage in _KILLED else "FAILED"
+    def finish(self, state: State) -> None:
+        self._client.set_tag(self._run, "clusterctl.stage", state.value)
+        ended = "FINISHED" if state is State.FINISHED else "KILLED" if state in _KILLED else "FAILED"
         self._client.set_terminated(self._run, ended, int(time.time() * 1000))
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ class TensorBoard:
             self._next = point.step + 1
         self._writer.flush()
 
-    def finish(self, stage: State) -> None:
-        self._add(self._next, time.time(), _text("stage", stage.value))
+    def finish(self, state: State) -> None:
+        self._add(self._next, time.time(), _text("stage", state.value))
         self.close()
 
     def close(self) -> None:

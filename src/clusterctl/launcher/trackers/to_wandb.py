@@ -44,9 +44,9 @@ class Wandb:
         for point in points:
             self._run.log({**point.values, "_timestamp": point.time}, step=point.step)
 
-    def finish(self, stage: State) -> None:
-        self._run.summary["clusterctl/stage"] = stage.value
-        self._run.finish(exit_code=0 if stage is State.FINISHED else 1)
+    def finish(self, state: State) -> None:
+        self._run.summary["clusterctl/stage"] = state.value
+        self._run.finish(exit_code=0 if state is State.FINISHED else 1)
 
     def close(self) -> None:
         self._run.finish(exit_code=0)

@@ -82,7 +82,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         link.open()
         fence.watch(unless=lambda: link.connected)
     events.began(place.local_rank, place.node_rank)
-    events.stage(State.IMPORTING)
+    events.state(State.IMPORTING)
     pulse: Pulse | None = None
     try:
         record = _record(RunDir(Path(run_dir)))

@@ -66,10 +66,10 @@ class Events:
         self._mark = RankMark(attempt, rank) if attempt else None
         self._failed = self._trained = False
 
-    def stage(self, stage: State, **details: Any) -> None:
-        self._trained = self._trained or stage is State.TRAINING
-        self.heart.enter(stage.value)
-        self.record("stage", stage=stage.value, **details)
+    def state(self, state: State, **details: Any) -> None:
+        self._trained = self._trained or state is State.TRAINING
+        self.heart.enter(state.value)
+        self.record("stage", stage=state.value, **details)
 
     def began(self, local_rank: int, node_rank: int) -> None:
         """The first event: the rank's process and node."""

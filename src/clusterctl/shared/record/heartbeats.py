@@ -43,7 +43,7 @@ class Beat:
     """One heartbeat. Times are in seconds since the epoch by the clock of the rank's node."""
 
     time: float  # when it was written
-    phase: str  # a stage's name, or "ended"
+    phase: str  # a state's name, or "ended"
     since: float  # when the phase began
     step: int = 0  # completed steps
     step_time: float | None = None  # when the last step ended

@@ -106,6 +106,12 @@ class Learning:
         """The functions of the user's code that these keys name."""
         return tuple(name for name in (self.loss, self.metric_or_default, self.optimizer) if ":" in name)
 
+    @property
+    def option_tables(self) -> dict[str, type]:
+        """See `Train.option_tables`."""
+        kind = OPTIMIZERS.get(self.optimizer)
+        return {"optimizer_options": kind} if kind else {}
+
     def other_than_default(self, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         """Those of these keys that are set, though they have no effect here."""
         for name in names:

@@ -87,6 +87,15 @@ class Train:
             if getattr(data, name) != "given" and not self.reads_arranged_graphs:
                 yield f"data.{name}", f'not supported by workload "{workload}" and this model; remove this key'
 
+    def misfits(self, *, ranks: int, has_gpus: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - of other workloads
+        """Keys that contradict the requested resources, like `contradictions`; under torchrun, there is no request."""
+        yield from ()
+
+    @property
+    def option_tables(self) -> dict[str, type]:
+        """The keys that hold options of a built-in part, such as "options", each with the options of that part."""
+        return {}
+
     def why_features_stay(self, workload: str) -> str:
         """Why every node must hold all features in memory; empty if it need not."""
         return f'workload "{workload}" reads no features of sampled nodes'
@@ -151,6 +160,10 @@ class LoopTrain(Train):
                 if getattr(self, name) != getattr(LoopTrain, name):
                     yield f"train.{name}", f'has no effect with schedule "{self.schedule}"'
         yield from super().contradictions(workload, data)
+
+    def misfits(self, *, ranks: int, has_gpus: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - of the base class
+        if self.device == "cuda" and not has_gpus:
+            yield "train.device", '"cuda" needs resources.gpus_per_node'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,6 +416,17 @@ class NodeClassificationTrain(Learning, LoopTrain):
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
+
+    def misfits(self, *, ranks: int, has_gpus: bool) -> Iterator[tuple[str, str]]:
+        yield from super().misfits(ranks=ranks, has_gpus=has_gpus)
+        if self.batch == "graph" and ranks > 1:
+            message = '"graph" trains on the whole graph in one step, which one rank computes; remove this key to use'
+            yield "train.batch", f"{message} {ranks} ranks"
+
+    @property
+    def option_tables(self) -> dict[str, type]:
+        kind = (BUILT_IN | PYG_MODELS).get(self.model)
+        return ({"options": kind} if kind else {}) | super().option_tables
 
     def _unused(self, names: tuple[str, ...], why: str) -> Iterator[tuple[str, str]]:
         for name in names:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.spec.keys import Difference
 
 _MOST_RUNS = 500
@@ -83,7 +82,7 @@ def status(run: RunName, cluster: Cluster = None) -> dict[str, Any]:
         "as_of": found.as_of,
         "run": _known(json_output.run(one, found.as_of)),
         **_problems(found.problems),
-        OUTPUT: "".join(_own_metrics(one)),
+        OUTPUT: "".join(f"{name}: {value}\n" for name, value in one.metrics.items() if name not in KNOWN),
     }
 
 
@@ -410,10 +409,6 @@ def _known(record: Mapping[str, Any], keys: Iterable[str] = ()) -> dict[str, Any
     """The values of `record`, or of `keys` in it, that are known; the metrics of programs have arbitrary names."""
     names = keys or [key for key in record if key != "metrics"]
     return _present(**{name: record[name] for name in names})
-
-
-def _own_metrics(status: Status) -> Iterable[str]:
-    return (f"{name}: {value}\n" for name, value in status.metrics.items() if name not in KNOWN)
 
 
 def _problems(found: Iterable[ClusterctlError]) -> dict[str, Any]:

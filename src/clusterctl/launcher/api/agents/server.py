@@ -156,7 +156,11 @@ async def _ask(
     if not context.session.can_send_request:
         if answered is None or not plans.was_asked(token):
             question = plans.question(token)
-            return None if question is None else _required(question)
+            if question is None:
+                return None
+            form = types.ElicitRequestFormParams(message=question, requested_schema=_YES)
+            request = types.ElicitRequest(method="elicitation/create", params=form)
+            return types.InputRequiredResult(input_requests={_CONFIRM: request})
         answer = answered
     else:
         question = plans.question(token)
@@ -167,10 +171,3 @@ async def _ask(
         return None
     plans.drop(token)
     return _failed("the user did not agree", "ask the user what to do instead")
-
-
-def _required(question: str) -> types.InputRequiredResult:
-    asked = types.ElicitRequestFormParams(message=question, requested_schema=_YES)
-    return types.InputRequiredResult(
-        input_requests={_CONFIRM: types.ElicitRequest(method="elicitation/create", params=asked)}
-    )

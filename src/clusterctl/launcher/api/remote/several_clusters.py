@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from clusterctl.launcher.api.find import Report
+    from clusterctl.launcher.api.find import RunStatuses
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
 
 PATIENCE_SECONDS = 3.0
@@ -33,14 +33,14 @@ class Answered(NamedTuple):
     """The runs of one cluster; `age` is the age of the answer in seconds, `problem` why there is no newer one."""
 
     cluster: str
-    report: Report | None
+    found: RunStatuses | None
     age: float = 0.0
     problem: ClusterctlError | None = None
 
     @property
     def problems(self) -> list[ClusterctlError]:
         """Every warning to print below the tables."""
-        return [*filter(None, [self.problem]), *(self.report.problems if self.report else ())]
+        return [*filter(None, [self.problem]), *(self.found.problems if self.found else ())]
 
 
 def answers_within(patience: float, clusters: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
@@ -76,12 +76,12 @@ def _look(name: str, wanted: dict[str, Any]) -> Answered:
         if place is None:
             return Answered(name, look(cluster=name, **wanted))
         answer = ask(place, "find:look", {"cluster": name, **wanted}, person=False)
-        report = understood(place, "find:look", answer)
+        found = understood(place, "find:look", answer)
         with suppress(OSError):
             write_text(_kept(name, wanted), answer)
     except ClusterctlError as error:
         return _last(name, wanted, error)
-    return Answered(name, report)
+    return Answered(name, found)
 
 
 def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answered:

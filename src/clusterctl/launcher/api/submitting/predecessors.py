@@ -15,7 +15,7 @@ from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_
 from clusterctl.launcher.observe.runs import find_run
 from clusterctl.launcher.observe.script_arrays import indices_of
 from clusterctl.launcher.observe.state import Standing, standing
-from clusterctl.launcher.observe.status import meant, report
+from clusterctl.launcher.observe.status import meant, statuses_of
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.sbatch import SlurmRefused
@@ -92,7 +92,7 @@ class Predecessors:
         Raises UsageError for a run that cannot be waited for, SlurmError if it is unknown whether it has ended.
         """
         runs = {one.run: runs_of(self.runs, one.run) for one in self.all}
-        found = report(dict.fromkeys(run for several in runs.values() for run in several))
+        found = statuses_of(dict.fromkeys(run for several in runs.values() for run in several))
         for problem in found.problems:
             if isinstance(problem, ConfigError):
                 raise problem

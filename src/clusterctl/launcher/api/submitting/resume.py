@@ -18,7 +18,7 @@ from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.launcher.observe.run_names import run_ids, suffix
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.plan import has_project, make_plan
 from clusterctl.launcher.submission.snapshot import kept_code
@@ -70,7 +70,7 @@ def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[RunDi
     if not read_record(run).stage:
         return []
     end = suffix(run.id)
-    found = report(RunDir(run.path.parent / name) for name in run_ids(run.path.parent) if suffix(name) == end)
+    found = statuses_of(RunDir(run.path.parent / name) for name in run_ids(run.path.parent) if suffix(name) == end)
     waiting = {status.record.run.id: status for status in found.statuses if status.record.stage}
     again: list[RunDir] = []
     open_runs = {run.id}
@@ -120,7 +120,7 @@ def send(
 
 def _ended_job(run: RunDir) -> PastJob:
     """The run's ended job; raises an error if the run must not be resumed."""
-    found = report([run])
+    found = statuses_of([run])
     for problem in found.problems:
         if isinstance(problem, ConfigError):
             raise problem

@@ -17,7 +17,7 @@ from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_r
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_submission
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import from_snapshot
@@ -98,7 +98,7 @@ def resume_sweep(
 
 def _known(record: SweepRecord) -> tuple[Status, ...]:
     """The status of all runs. Raises ConfigError for a damaged one, SlurmError if it is unknown whether one ended."""
-    found = report(record.runs)
+    found = statuses_of(record.runs)
     for problem in found.problems:
         if isinstance(problem, ConfigError):
             raise problem

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,14 +36,14 @@ from clusterctl.launcher.submission.snapshot import link_code, take_snapshot
 from clusterctl.launcher.submission.warm import start_host_step
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.file_systems import clock_ahead
 from clusterctl.shared.record.files import read_whole, write_json, write_text
+from clusterctl.shared.record.once import LeaseTaken, leased_briefly
 from clusterctl.shared.record.ownership import make_new, make_private
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.api.submitting.predecessors import Predecessors
@@ -62,7 +62,7 @@ _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease f
 
 
 class PastJob(NamedTuple):
-    """The ended job of a run that is submitted again, and the stage it left the run in."""
+    """The ended job of a run that is submitted again, and the state it left the run in."""
 
     id: str | None
     state: State
@@ -192,7 +192,11 @@ class Submission:
                 if self.sweep and self.sweep.array:
                     make_new(run.begun)
                 continue
-            leases.enter_context(_lease(run))
+            try:
+                leases.enter_context(leased_briefly(run.path / ".resume", _LEASE_SECONDS))
+            except LeaseTaken:
+                hint = f"check its progress: clusterctl status {run.id}"
+                raise UsageError(f"{run.id} is already being resumed", hint) from None
             past_job = one.still_ended()
             self.written.callback(_restore, run, _archive(run))
             self.written.callback(link_code(run, code))
@@ -326,22 +330,3 @@ def _restore(run: RunDir, past: Path) -> None:
         if (past / path.name).exists():
             (past / path.name).replace(path)
     shutil.rmtree(past)
-
-
-@contextmanager
-def _lease(run: RunDir) -> Iterator[None]:
-    """Allow only one process at a time to resume a run."""
-    lease = run.path / ".resume"
-    with suppress(FileNotFoundError):
-        made = lease.stat().st_mtime  # in the file server's time
-        if time.time() + (clock_ahead(run.path) or 0.0) - made > _LEASE_SECONDS:
-            lease.rename(lease.with_name(f".resume.{time.time_ns()}"))
-    try:
-        lease.mkdir()
-    except FileExistsError:
-        hint = f"check its progress: clusterctl status {run.id}"
-        raise UsageError(f"{run.id} is already being resumed", hint) from None
-    try:
-        yield
-    finally:
-        lease.rmdir()

@@ -186,10 +186,19 @@ _SILENT_SECONDS = 30  # our pages ask again every few seconds
 
 
 class Addresses(NamedTuple):
-    """The dashboard's URL on this machine, and the command that forwards the port to another machine."""
+    """The port of the dashboard on this machine, and the token in its URL, without which it answers nobody."""
 
-    url: str
-    forward: str
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{_LOOPBACK}:{self.port}/?token={self.token}"
+
+    @property
+    def forward(self) -> str:
+        """The command that forwards the port to another machine."""
+        return f"ssh -N -L {self.port}:{_LOOPBACK}:{self.port} {socket.gethostname()}"
 
 
 def serve(data: DashboardData, port: int, announce: Callable[[Addresses], object]) -> None:
@@ -215,9 +224,8 @@ def serve(data: DashboardData, port: int, announce: Callable[[Addresses], object
         application, sockets=[listening], ident="clusterctl", max_request_body_size=1,
         max_request_header_size=_MOST_HEADER_BYTES, channel_timeout=_SILENT_SECONDS,
     )  # fmt: skip
-    forward = f"ssh -N -L {port}:{_LOOPBACK}:{port} {socket.gethostname()}"
     try:
-        announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
+        announce(Addresses(port, token))
         server.run()
     except KeyboardInterrupt:  # before the server handles it
         server.close()

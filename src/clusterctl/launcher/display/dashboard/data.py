@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.shared.spec import Cluster
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class DashboardData:
     def __init__(
         self,
         folder: Path,
-        look: Callable[[], Report],
+        look: Callable[[], RunStatuses],
         slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

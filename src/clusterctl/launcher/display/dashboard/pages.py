@@ -19,7 +19,7 @@ from clusterctl.launcher.display.report.several import content
 from clusterctl.launcher.display.runs_table import LEFT_ALIGNED, row_of
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.sorting import in_order
+from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import ranked
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import State
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.comparison import Several
     from clusterctl.launcher.observe.overview import Scene
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.shared.errors import ClusterctlError
 
 # The columns of `status`; those on the second line are hidden on narrow screens.
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
     state: str = ""
     words: str = ""  # each must be in a run's id, state, cluster, tags or note
-    sort: str = ""  # a column, see `observe.sorting`; reversed after a minus sign
+    sort: str = ""  # a column, see `observe.status`; reversed after a minus sign
     page: int = 1
 
     @classmethod
@@ -101,7 +101,7 @@ class Wanted(NamedTuple):
         return f"/?{query}" if query else "/"
 
 
-def runs(found: Report, wanted: Wanted = Wanted()) -> Markup:  # noqa: B008 - immutable
+def runs(found: RunStatuses, wanted: Wanted = Wanted()) -> Markup:  # noqa: B008 - immutable
     """All runs, newest first, with one line per sweep; or the single runs that match, or in another order."""
     groups = _groups(found, wanted)
     pages = max(1, -(-len(groups) // _ROWS))
@@ -132,7 +132,7 @@ def runs(found: Report, wanted: Wanted = Wanted()) -> Markup:  # noqa: B008 - im
     return join([_states(found, wanted), problems(found.problems), table, paging, _as_of(found.as_of, place)])
 
 
-def _states(found: Report, wanted: Wanted) -> Markup:
+def _states(found: RunStatuses, wanted: Wanted) -> Markup:
     """Links to the runs in each state, with their number."""
     counts, everything = Counter(status.state for status in found.statuses), wanted._replace(state="", page=1)
     whole = plural(len(found.statuses), "run")
@@ -143,7 +143,7 @@ def _states(found: Report, wanted: Wanted) -> Markup:
     return tag("nav", *links)
 
 
-def _groups(found: Report, wanted: Wanted) -> list[list[Status]]:
+def _groups(found: RunStatuses, wanted: Wanted) -> list[list[Status]]:
     """What is a row each: a run, or a sweep where nothing was chosen."""
     words = wanted.words.casefold().split()
     shown = [one for one in found.statuses if wanted.state in ("", one.state) and _matches(one, words)]
@@ -268,7 +268,7 @@ def _cells(status: Status, now: float) -> dict[str, Markup]:
     cells = {name: _cell(name, texts.get(name, "")) for name in _COLUMNS}
     cells["RUN"] = _cell("RUN", tag("a", texts["RUN"], href=_run_address(texts["RUN"])))
     cells["AGE"] = _cell("AGE", duration(now - status.record.created))
-    cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow stage {sections.state_class(status.state)}")
+    cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow state {sections.state_class(status.state)}")
     cells["CLUSTER"] = _cell("CLUSTER", status.record.cluster.name)
     cells["TAGS"] = _tags(status.record.job.tags)
     if texts.get("PROGRESS") and done is not None:

@@ -31,7 +31,7 @@ from clusterctl.launcher.display.plain import (
     ranks_text,
     share,
 )
-from clusterctl.launcher.display.runs_table import note, stage_style
+from clusterctl.launcher.display.runs_table import note, state_style
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import number, score_of
 from clusterctl.shared.spec.values import plural
@@ -398,7 +398,7 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     status, metrics = selected.status, selected.status.metrics
     scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
-    first = Text.assemble((str(status.state), stage_style(status.state)))
+    first = Text.assemble((str(status.state), state_style(status.state)))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),

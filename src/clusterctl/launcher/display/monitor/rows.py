@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from clusterctl.launcher.display.plain import bar, duration, plain, share
-from clusterctl.launcher.display.runs_table import note, stage_style, state_text
+from clusterctl.launcher.display.runs_table import note, state_style, state_text
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.sorting import in_order
+from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import states_in_words
 from clusterctl.shared.record.vocabulary import number, score_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("", "age", "progress", "eta", "loss", "val", "gpu", "ran")
 """The orders that a key goes through; the first is the living runs, then the others, each newest first."""
-_STAGE_WIDTH = 13
+_STATE_WIDTH = 13
 _BAR_WIDTH = 8
 # Title and width of each column after the state; the note fills the rest of the line.
 _COLUMNS = (("done", _BAR_WIDTH + 1), ("epoch", 8), ("loss", 8), ("score", 8), ("age", 7))
@@ -105,7 +105,7 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
         line = Text("▸ " if here else "  ")
         line.append(_name(row, choice)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
         if row.sweep:
-            line.append(f"{len(row.runs)} runs".ljust(_STAGE_WIDTH), stage_style(row.status.state))
+            line.append(f"{len(row.runs)} runs".ljust(_STATE_WIDTH), state_style(row.status.state))
             ended = sum(status.state.ended for status in row.runs) / len(row.runs)
             line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
             line.append(states_in_words(Counter(status.state for status in row.runs)))
@@ -133,13 +133,13 @@ def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
         number(score[1]) if score else "",
         duration(now - status.record.created),
     ]
-    _append_columns(line, state_text(status), stage_style(status.state), facts, note(status) or _label(status), width)
+    _append_columns(line, state_text(status), state_style(status.state), facts, note(status) or _label(status), width)
 
 
 def _append_columns(line: Text, state: str, style: str, facts: list[str], last: str, width: int) -> None:
     """Add the state, the columns that fit, and where all do, the last one to the end of the line."""
-    room = width - line.cell_len - _STAGE_WIDTH
-    line.append(state.ljust(_STAGE_WIDTH), style)
+    room = width - line.cell_len - _STATE_WIDTH
+    line.append(state.ljust(_STATE_WIDTH), style)
     for text, (_, cells) in zip(facts, _COLUMNS, strict=True):
         if room < cells:
             return

@@ -163,7 +163,7 @@ def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
             what = tag("title", f"{piece.state}: {duration(piece.end - piece.start)}")
             x, length = left + (piece.start - start) * scale, (piece.end - piece.start) * scale
             shape = {"x": x, "y": y + 3, "width": max(0.5, length), "height": _ROW - 8}
-            drawn.append(tag("rect", what, class_=f"stage-{piece.state}", **shape))
+            drawn.append(tag("rect", what, class_=f"state-{piece.state}", **shape))
     bottom = len(rows) * _ROW + 14
     drawn += [
         tag("text", "0s", x=left, y=bottom, class_="axis"),

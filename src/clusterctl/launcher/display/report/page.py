@@ -20,7 +20,7 @@ from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
 from clusterctl.launcher.observe.needs import used_in
 from clusterctl.launcher.observe.overview import timeline_events
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import exists, read_json
@@ -42,7 +42,7 @@ def examine(
     clock: Callable[[], float] = time.time,
 ) -> PostMortem:
     """Examine `run` for a report in `folder` (None: without links). Raises ConfigError without a readable record."""
-    found = report([run], slurm_of, clock)
+    found = statuses_of([run], slurm_of, clock)
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses

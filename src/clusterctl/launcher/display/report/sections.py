@@ -98,7 +98,7 @@ def summary(examined: PostMortem) -> Markup:
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {moment(status.record.created)}"
     until = f", ended {moment(status.ended)}" if status.ended else f", as of {moment(examined.as_of)}"
-    headline = tag("span", state_text(status), class_=f"stage {state_class(status.state)}")
+    headline = tag("span", state_text(status), class_=f"state {state_class(status.state)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
     if status.attempt and status.attempt.left_out:
@@ -166,15 +166,15 @@ def phases(examined: PostMortem) -> Markup:
         pieces = (Piece(span.state, span.start, span.end or span.start) for span in spans)
         rows.append(PhasesRow(f"attempt {attempt}", [*queued, *pieces]))
         totals[State.QUEUED] = totals.get(State.QUEUED, 0.0) + waited
-        for stage, spent in timeline.stage_seconds(examined.as_of).items():
-            totals[stage] = totals.get(stage, 0.0) + spent
+        for state, spent in timeline.state_seconds(examined.as_of).items():
+            totals[state] = totals.get(state, 0.0) + spent
         before = spans[-1].end or before
     if not rows:
         return section("Phases", tag("p", "No attempt has started.", class_="faint"))
     legend = [
-        tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {seconds(totals[stage])}")
-        for stage in State
-        if stage in totals
+        tag("span", tag("i", class_=f"state-{state}"), f"{state} {seconds(totals[state])}")
+        for state in State
+        if state in totals
     ]
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
     shown = examined.timeline_events[-_MOST_EVENTS:]
@@ -365,9 +365,9 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     return merged
 
 
-def state_class(stage: State) -> str:
+def state_class(state: State) -> str:
     """The CSS class of a state, by what it means: only a failure is red."""
-    return _CLASSES.get(stage, "alive")
+    return _CLASSES.get(state, "alive")
 
 
 _CLASSES = {
@@ -384,7 +384,7 @@ _CLASSES = {
 def counted(counts: Mapping[State, int]) -> Markup:
     """The number of runs in each state, in lifecycle order."""
     parts = [
-        tag("span", f"{counts[one]} {one}", class_=f"stage {state_class(one)}") for one in State if counts.get(one)
+        tag("span", f"{counts[one]} {one}", class_=f"state {state_class(one)}") for one in State if counts.get(one)
     ]
     return join([part for one in parts for part in (one, Markup(" "))])
 

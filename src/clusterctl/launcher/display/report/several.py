@@ -125,7 +125,7 @@ def _row(name: str, values: Sequence[str], best: Sequence[bool] = ()) -> Markup:
 
 
 def _state(status: Status) -> Markup:
-    return tag("td", state_text(status), class_=f"stage {state_class(status.state)}")
+    return tag("td", state_text(status), class_=f"state {state_class(status.state)}")
 
 
 def _summary(several: Several, address: Callable[[str], str] | None) -> Markup:
@@ -149,12 +149,8 @@ def _summary(several: Several, address: Callable[[str], str] | None) -> Markup:
         text = f" is ahead with {metric.text(ahead.score)}, but has not finished: {ahead.status.state}."
         more.append(tag("p", "Run ", _linked(ahead, address), text))
     title = "Best run: " if best.finished else "Best so far: "
-    return join([*shown, section(f"{title}{best.name}", _facts([score, *settings]), *more)])
-
-
-def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
-    cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts]
-    return tag("dl", join(cells), class_="facts")
+    facts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in (score, *settings)]
+    return join([*shown, section(f"{title}{best.name}", tag("dl", join(facts), class_="facts"), *more)])
 
 
 def _settings(several: Several) -> Markup:
