@@ -246,6 +246,20 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     os.close(started.controller)
 
 
+@pytest.mark.long
+def test_zsh_completes_in_a_startup_file_without_compinit(desk: Desk) -> None:
+    command, _, *setup = SHELLS["zsh"]
+    if not shutil.which(command[0]):
+        pytest.skip("no zsh: tests/install.sh shells")
+    started = Shell(command, "unsetopt zle_bracketed_paste", *setup)
+    try:
+        assert started.completed("clusterctl su") == "clusterctl submit "
+    finally:
+        started.process.kill()
+        started.process.wait()
+        os.close(started.controller)
+
+
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [

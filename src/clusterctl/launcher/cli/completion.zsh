@@ -12,6 +12,6 @@ _clusterctl() {
     fi
 }
 if ! whence compdef >/dev/null; then # before compinit, which defines it
-    autoload -Uz compinit && compinit
+    autoload -Uz compinit && compinit -i
 fi
 compdef _clusterctl clusterctl
