@@ -190,6 +190,7 @@ class Typed:
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\nKeyError: "author"\n'
 ALLOCATION = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\0374\\037\\n'"
+HELD = "printf '9\\037JobHeldUser\\037main\\037N/A\\0371\\0371:00\\037(null)\\037\\n'"
 JOB_999 = """JobId=999 JobName=mine
    UserId=somebody({user}) GroupId=users(100)
    JobState=FAILED Reason=None Dependency=(null)
@@ -212,11 +213,11 @@ TYPED = [
     Typed(hint="status", given="why qqqqqqqq", effect="broken"),
     Typed(hint="why §", given="rerun 999", effect='KeyError: "author"'),
     Typed(hint="why ./slurm-§.out", given="why 998", effect='KeyError: "author"'),
-    Typed(hint="why slurm-123.out slurm-123.err", given="why a b c", effect='KeyError: "author"'),
+    Typed(hint="why slurm-123.out slurm-123.err", typed="why slurm-123.out slurm-123.err", effect='KeyError: "author"'),
     Typed(hint="logs §", given="logs 999 --rank 1", effect="Traceback"),
     Typed(hint="status §", given="release done", effect="finished"),
     Typed(hint="logs §§§", given="why broken", typed="logs broken --rank 0", effect="Traceback"),
-    Typed(hint="logs § --host§", given="why broken", effect="began"),
+    Typed(hint="logs § --host§", given="why broken", typed="logs broken --host", effect="began"),
     Typed(hint="logs § --tail 40", typed="logs broken --tail 40", effect="Traceback"),
     Typed(hint="export §", given="fetch done", effect=r"done.*\.tar\.gz"),
     Typed(
@@ -224,9 +225,14 @@ TYPED = [
     ),
     Typed(hint="clean --older-than 30d", given="rm done", effect="nothing to remove"),
     Typed(hint="monitor --once", given="monitor", effect="done"),
-    Typed(hint="image list", given="submit ./job.toml --set container.image=nothing", effect="no images in"),
+    Typed(
+        hint="image list",
+        before=lambda desk: desk.write("cluster/built.toml", 'container_runtime = "builtin"\npolling_floor = 0\n'),
+        given="submit ./job.toml --cluster built --set container.image=nothing",
+        effect="no images in",
+    ),
     Typed(hint="image verify", typed="image verify"),
-    Typed(hint="config list", typed="config list", effect="(?m)^local"),
+    Typed(hint="config list", typed="config list", effect="cluster +local"),
     Typed(hint="config keys", typed="config keys", effect="resources.nodes"),
     Typed(hint="status -o json", typed="status -o json", effect='"schema_version"'),
     Typed(hint="status -n 20", typed="status -n 20", effect="done"),
@@ -248,7 +254,7 @@ TYPED = [
     Typed(hint="resume §.0", given="resume sweep --nodes 2", asked="sbatch"),
     Typed(hint="submit §", given="submit ./train.sbatch --profile", asked="sbatch"),
     Typed(hint="submit cora", given="submit", asked="sbatch"),
-    Typed(hint="submit -- python train.py", given="submit", asked="sbatch"),
+    Typed(hint="submit -- python train.py", typed="submit -- python train.py", asked="sbatch"),
     Typed(
         hint="submit ./train.sbatch",
         before=lambda desk: desk.write("script.toml", 'workload = "script"\n'),
@@ -310,16 +316,17 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Ca
 @pytest.fixture
 def runs(desk: Desk) -> dict[str, RunDir]:
     """Runs on a Slurm of scripts: finished, failed, queued, held, running, and a sweep whose runs failed."""
+    desk.write(desk.folder / "queue", "")
     desk.use_slurm(
         sbatch=f"cd {desk.folder}; n=$(cat jobs 2>/dev/null || echo 6); echo $((n + 1)) >jobs; "
         "echo Submitted batch job $((n + 1))",
-        squeue=f'case "$*" in *12*) {ALLOCATION};; *) cat {desk.folder}/queue 2>/dev/null;; esac',
+        squeue=f'case "$*" in *12*) {ALLOCATION};; *Dependency*) {HELD};; *) cat {desk.folder}/queue;; esac',
         scontrol=f'case "$*" in *999*) cat {desk.folder}/shown;; *998*) echo Invalid job id >&2; exit 1;; esac',
     )
     desk.write("job.toml", 'workload = "command"\nargv = ["true"]\n[env]\nMODE = "fast"\n')
     for name, text in (("train.py", ""), ("train.sbatch", "#!/bin/bash\n")):
         desk.write(name, text)
-    for name in ("slurm-998.out", "slurm-999.out", "slurm-123.err", "a", "b", "c"):
+    for name in ("slurm-998.out", "slurm-999.out", "slurm-123.err"):
         desk.write(name, TRACEBACK)
     desk.write("slurm-123.out", "start\n")
     desk.write(desk.folder / "shown", JOB_999.format(user=os.geteuid(), folder=desk.project))
@@ -341,7 +348,7 @@ def runs(desk: Desk) -> dict[str, RunDir]:
         code = {found["busy"]: None, found["done"]: 0}.get(run, 1)
         job = json.loads(run.submission_json.read_text())["job_id"]
         host = {"attempt": 0, "job_id": job, "restart_count": 0, "nodes": "node1", "start": now, "exit_code": code}
-        desk.write(attempt.path / "logs" / "host.log", "began\n")
+        desk.write(attempt.host_log, "began\n")
         write_json(attempt.host_json, host | {"end": None if code is None else now + 1, "signal": ""})
         desk.write(attempt.log(0), "hello\n")
         desk.write(attempt.log(0, "err"), TRACEBACK if code else "")
@@ -359,7 +366,8 @@ def runs(desk: Desk) -> dict[str, RunDir]:
 
 def test_hints_do_what_they_say(desk: Desk, runs: dict[str, RunDir]) -> None:
     """All on one desk, since the runs take longer than the hints."""
-    assert [problem for one in TYPED if (problem := problem_of(one, desk, runs))] == []
+    problems = [problem for one in TYPED if (problem := problem_of(one, desk, runs))]
+    assert not problems, "\n\n".join(problems)
 
 
 def problem_of(one: Typed, desk: Desk, runs: dict[str, RunDir]) -> str:

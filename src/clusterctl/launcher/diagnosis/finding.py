@@ -154,10 +154,14 @@ def _of_plain_job(job: str, trace: RunTrace, found: Finding) -> tuple[str, ...]:
 
 
 def submission(record: RunRecord) -> list[str]:
-    """The command line of the submission, or the job's name if it contained a secret."""
-    if record.argv[:1] != ("submit",) or any("***" in word for word in record.argv):
-        return ["submit", record.job.name, "--cluster", record.cluster.name]
-    return list(record.argv)
+    """The command line of the submission, only with its job if it contained a secret; `rerun` if none was typed."""
+    argv = list(record.argv)
+    if argv[:1] != ["submit"]:  # from Python, or itself a rerun
+        return ["rerun", record.run.id]
+    if not any("***" in word for word in argv):
+        return argv
+    named = argv[1] if not argv[1].startswith("-") and "***" not in argv[1] else ""
+    return ["submit", named, "--cluster", record.cluster.name] if named else ["rerun", record.run.id]
 
 
 def _resume(trace: RunTrace, *changes: str) -> str:
