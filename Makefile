@@ -65,11 +65,12 @@ compare-scripts: setup ## Run 101 batch scripts by sbatch and by clusterctl, on 
 	$(BIN)/python -m pytest -n 2 tests/end_to_end/test_compared_scripts.py
 
 RECIPES := .venv-recipes
-RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0 pytorch-ignite==0.5.5
+RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0 \
+  pytorch-ignite==0.5.5 debugpy==1.8.22 jupyterlab==4.6.6
 $(RECIPES)/.ready: pyproject.toml
 	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
-	  --editable '.[train]'
+	  --editable '.[train,tensorboard]'
 	@touch $@
 
 TRACKERS := .venv-trackers
@@ -112,6 +113,7 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/shellcheck --shell=bash .ci/run .ci/release tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launcher/submission/*.sh # their variables are set by the generated part
 	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts

@@ -20,3 +20,13 @@ def test_the_source_passes_ruff_and_mypy(words: str) -> None:
         [Path(sys.executable).with_name(program), *rest], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_githubs_workflows_have_the_form_that_github_reads() -> None:
+    """By the schema that comes with the checker: nothing is fetched."""
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    program = Path(sys.executable).with_name("check-jsonschema")
+    words = [program, "--builtin-schema", "vendor.github-workflows", *workflows]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (bool(workflows), done.returncode) == (True, 0), done.stdout + done.stderr

@@ -73,6 +73,30 @@ def test_every_run_argument_offers_runs(typed: str) -> None:
     assert offered(f"{typed} x") == []
 
 
+def test_states_ranks_and_metrics_are_offered(desk: Desk) -> None:
+    assert offered("status --state f") == ["finished", "failed"]
+    assert offered("status --state=al") == ["--state=alive"]
+    attempts = Path(os.environ["CLUSTERCTL_RUNS"], RUN, "attempts")
+    for number, ranks in ((0, 1), (10, 3), (9, 2)):
+        for rank in range(ranks):
+            desk.write(attempts / str(number) / "logs" / f"rank_{rank:05}.out", "")
+    desk.write(attempts / "10" / "logs" / "host.log", "")
+    lines = '{"time": 1.5, "step": 1, "loss": 0.5}\n{"time": 2.5, "step": 2, "f1": 0.1, "own name": 0.1}\n{"lo'
+    desk.write(attempts / "10" / "metrics.jsonl", lines)
+    for typed in (f"logs {RUN}", "logs cora", "attach @last", "tunnel cora"):
+        assert offered(f"{typed} --rank ") == ["0", "1", "2"]
+    assert offered("report cora --metric ") == offered("status cora --metric ") == ["f1", "loss"]
+    assert offered("logs other --rank ") == offered("logs --rank ") == offered("report --metric ") == []
+
+
+@pytest.mark.parametrize("over", ["finished.json", "cancel.json"])
+def test_a_run_that_is_over_is_not_offered_to_end_it(desk: Desk, over: str) -> None:
+    desk.write(Path(os.environ["CLUSTERCTL_RUNS"], RUN, over), "{}")
+    for command in ("cancel", "release", "attach", "tunnel", "cancel other"):
+        assert offered(f"{command} ") == []
+    assert RUN in offered("resume ") + offered("why ")
+
+
 def test_jobs_and_clusters_are_offered_by_name_and_a_job_by_its_path(desk: Desk) -> None:
     desk.write("jobs/cora-of-mine.toml", "")
     desk.write("jobs/no word of a shell's.toml", "")
@@ -220,6 +244,20 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     started.process.kill()
     started.process.wait()
     os.close(started.controller)
+
+
+@pytest.mark.long
+def test_zsh_completes_in_a_startup_file_without_compinit(desk: Desk) -> None:
+    command, _, *setup = SHELLS["zsh"]
+    if not shutil.which(command[0]):
+        pytest.skip("no zsh: tests/install.sh shells")
+    started = Shell(command, "unsetopt zle_bracketed_paste", *setup)
+    try:
+        assert started.completed("clusterctl su") == "clusterctl submit "
+    finally:
+        started.process.kill()
+        started.process.wait()
+        os.close(started.controller)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def test_nothing_is_overwritten_without_force(desk: Desk) -> None:
     assert desk.type("init other --yes")[0] == 0  # its job file is identical
 
 
+def test_a_name_that_means_the_users_own_cluster_is_refused(desk: Desk) -> None:
+    own = desk.write(desk.folder / "home" / ".config" / "clusterctl" / "cluster" / "alpha.toml", 'runs = "/else"\n')
+    for typed in ("init --yes", "init --yes --force", "init alpha --yes"):
+        code, out, err = desk.type(typed)
+        assert (code, out) == (2, "")
+        check_message(err, f"which comes first: {own}", "clusterctl init NAME")
+    assert [*desk.project.rglob("*.toml")] == []
+    assert desk.type("init other --yes")[0] == 0
+
+
 def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("mine\ncpu\n\nchem\nhigh\n"))
     code, out, err = desk.type("init")
@@ -67,6 +77,8 @@ def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatc
     [
         ("init", "", 2, "no answer on stdin", "--yes"),
         ("init ../elsewhere --yes", "", 3, "name: must be 1 to 64 letters", "another value"),
+        ("init local --yes", "", 2, "there is a cluster of this name, which comes first", "clusterctl init NAME"),
+        ("init", "sandbox\n\n\n\n\n", 2, "there is a cluster of this name, which comes first", "clusterctl init NAME"),
         ("init x y", "", 2, "unexpected extra argument", "--help"),
         ("init x", "gpu\na\x1bb\n\n\n", 3, "runs: must be one line", "another value"),
     ],

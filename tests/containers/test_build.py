@@ -39,7 +39,7 @@ class FakeEngine(Engine):
 
     def pull(self, reference: str, report: object) -> None:
         self.asked.append(f"pull {reference}")  # type: ignore[attr-defined]
-        raise ImageError("docker pull failed: cannot reach the registry", "BASE=bootstrap")
+        raise ImageError("docker pull failed: cannot reach the registry", "--base bootstrap")
 
     def run(self, reference: str, *argv: str) -> subprocess.CompletedProcess[str]:
         self.asked.append(f"run {reference}")  # type: ignore[attr-defined]
@@ -115,14 +115,14 @@ def test_a_base_image_without_python_is_refused_before_any_download(tmp_path: Pa
     engine = FakeEngine({"cuda:12"}, error='exec: "python3": executable file not found')
     with pytest.raises(ImageError, match="has no working Python: cuda:12: exec") as caught:
         build(BuildRequest(name="x", base="cuda:12"), engine, tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
-    assert "BASE=" in caught.value.hint
+    assert "--base IMAGE" in caught.value.hint
     assert not (tmp_path / "cache" / "wheelhouses").exists()
 
 
 def test_a_base_image_that_cannot_be_pulled_ends_the_build_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ImageError) as caught:
         build(BuildRequest(name="x"), FakeEngine(set()), tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
-    assert "BASE=bootstrap" in caught.value.hint
+    assert "--base bootstrap" in caught.value.hint
 
 
 def test_a_base_image_is_inspected_once(tmp_path: Path) -> None:

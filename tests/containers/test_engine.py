@@ -134,11 +134,11 @@ def test_builds_with_a_copying_storage_driver_use_a_single_layer(
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("dial tcp: lookup registry-1.docker.io: no such host", "cannot reach the registry", "BASE=bootstrap"),
+        ("dial tcp: lookup registry-1.docker.io: no such host", "cannot reach the registry", "--base bootstrap"),
         (
             "pinging container registry nvcr.io: Get: dial tcp: i/o timeout",
             "cannot reach the registry",
-            "BASE=bootstrap",
+            "--base bootstrap",
         ),
         ("manifest for python:3.11-slimm not found: manifest unknown", "no such image", "check name and tag"),
         ("pull access denied for x, repository does not exist or may require", "no such image", "check name and tag"),

@@ -922,7 +922,9 @@ def test_a_secret_in_the_submit_command_is_not_repeated() -> None:
     evidence = trace(attempt(rank(0, **failed("x"))))
     record = replace(evidence.status.record, argv=("submit", "cora", "--set", "env.TOKEN=***"))
     evidence = replace(evidence, status=replace(evidence.status, record=record))
-    assert judge(evidence).commands[-1] == f"clusterctl rerun {record.run.id}"
+    for argv in (record.argv, (), ("rerun", "cora"), ("submit", "--set", "env.TOKEN=***", "--", "python")):
+        evidence = replace(evidence, status=replace(evidence.status, record=replace(record, argv=argv)))
+        assert judge(evidence).commands[-1] == f"clusterctl rerun {record.run.id}"
 
 
 def test_the_shortest_command_that_repeats_the_run_is_suggested() -> None:

@@ -104,7 +104,7 @@ def test_missing_answers_are_listed_as_unknown(status: Status) -> None:
 
 
 def test_the_suggested_command_repeats_what_was_typed(status: Status) -> None:
-    assert gather_pending(status, Site().slurm).typed == ("rerun", RUN)  # no command line is known
+    assert gather_pending(status, Site().slurm).typed == ("rerun", status.record.run.id)
     record = replace(status.record, argv=("submit", "./x.toml", "--nodes", "4"))
     assert gather_pending(replace(status, record=record), Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
 

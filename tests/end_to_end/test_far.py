@@ -109,7 +109,9 @@ def test_a_job_that_clusterctl_did_not_submit_is_explained_and_cancelled_from_he
     stage: FarStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.do("nodes")
-    before = set(stage.slurm("squeue", "--me", "--noheader", "--format=%i").split())  # what earlier tests have cancelled
+    before = set(
+        stage.slurm("squeue", "--me", "--noheader", "--format=%i").split()
+    )  # what earlier tests have cancelled
     script = stage.folder / "own.sh"
     script.write_text("#!/bin/bash\necho begun\nsrun -n1 python3 -c 'raise KeyError(7)'\nsleep 600\n")
     job = stage.slurm("sbatch", "--parsable", f"--chdir={stage.folder}", "-t5", str(script)).strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.guide import follow_here
+from support.guide import follow_here, matched
 from support.ranks import CORA
 
 
@@ -31,6 +31,34 @@ from support.ranks import CORA
         ),
     ],
 )
-def test_every_command_in_the_guide_works(tmp_path: Path, guide: str, commands: int, variables: dict[str, str]) -> None:
+def test_every_command_in_the_guide_works(
+    tmp_path: Path, update_golden: bool, guide: str, commands: int, variables: dict[str, str]
+) -> None:
     here = {name: value or str(tmp_path) for name, value in variables.items()}
-    assert follow_here(guide, tmp_path, **here) >= commands
+    assert follow_here(guide, tmp_path, update=update_golden, **here) >= commands
+
+
+PRINTED = """\
+fit-20260131-120000-1a2b
+RUN        STATE     TIME   LOSS
+fit-20260131-120000-1a2b  finished  1m 20s  0.0021
+next: clusterctl why fit-20260131-120000-1a2b
+"""
+
+
+@pytest.mark.parametrize(
+    ("expected", "alike"),
+    [
+        ("fit-20251231-235959-ffff", True),
+        ("fit-...\nfit-20251231-235959-ffff finished 3s 0.0022", True),
+        ("fit-20251231-235959-ffff finished 3s 0.5022", False),  # another loss
+        ("fit-20251231-235959-ffff failed 3s 0.0021", False),
+        ("other-20251231-235959-ffff", False),
+        ("next: clusterctl why fit-20251231-235959-ffff\nRUN STATE TIME LOSS", False),  # another order
+        ("RUN STATE TIME\nnext: clusterctl why fit-20251231-235959-ffff", False),  # a column less
+        ("...\nRUN STATE ... LOSS\n...", True),
+        ("", True),
+    ],
+)
+def test_an_output_is_compared_without_what_varies(expected: str, alike: bool) -> None:
+    assert (matched(expected.splitlines(), PRINTED) is not None) == alike

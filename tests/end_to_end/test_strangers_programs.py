@@ -94,7 +94,9 @@ dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29507", rank=rank, 
 """
 
 
-def submit(stage: Stage, text: str, *words: str, options: tuple[str, ...] = TWO_NODES, python: str = "python") -> RunDir:
+def submit(
+    stage: Stage, text: str, *words: str, options: tuple[str, ...] = TWO_NODES, python: str = "python"
+) -> RunDir:
     (stage.folder / "program.py").write_text(text)
     done = stage.call("submit", "--cluster", stage.cluster, *options, "--", python, "program.py", *words)
     assert done.returncode == 0, done.stderr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
@@ -29,21 +31,75 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
     return found
 
 
-def shown_as(expected: list[str]) -> re.Pattern[str]:
-    """A pattern for the lines in this order: `...` matches anything, and spaces any number of spaces."""
-    lines = []
-    for line in expected:
-        parts = [re.sub(r"(\\ )+", r"\\s+", re.escape(part.strip())) for part in line.split("...")]
-        indent = r"\s*" if line.startswith(" ") else ""
-        lines.append(indent + r"[^\n]*".join(parts))
-    return re.compile(r"\s*\n(?:[^\n]*\n)*?".join(line for line in lines if line != r"[^\n]*"))
+# What differs from run to run and between machines. Such a part matches any other of its kind; numbers with three or
+# more decimals, which come from a training, must be nearly equal.
+_TIME = r"\b\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d)\b"
+_VARYING = {
+    "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
+    "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
+    "duration": rf"{_TIME}(?: {_TIME})*",
+    "size": r"\b\d+(?:\.\d+)? ?(?:[KMGT]i?)?B\b",
+    "many": r"\b\d{1,3}(?:,\d{3})+\b",
+    "number": r"\b\d+\.\d{3,}",
+    "spaces": r" +",
+}
+_PARTS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _VARYING.items()))
 
 
-def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
+def matched(expected: list[str], output: str) -> list[str] | None:
+    """The lines of `output` that are those expected, in this order; None if one is missing.
+
+    Other lines may be between them. `...` matches anything. The first may have more before it, and the last behind it.
+    """
+    wanted = [line for line in expected if line.strip() != "..."]
+    found: list[str] = []
+    lines = iter(output.splitlines())
+    for place, line in enumerate(wanted):
+        alike = _alike(line, first=place == 0, last=place == len(wanted) - 1)
+        actual = next((one for one in lines if alike(one)), None)
+        if actual is None:
+            return None
+        found.append(actual)
+    return found
+
+
+def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
+    numbers: list[float] = []
+
+    def general(part: str) -> str:
+        text, at = "", 0
+        for found in _PARTS.finditer(part):
+            name = str(found.lastgroup)
+            pattern = r"\s+" if name == "spaces" else _VARYING[name]
+            numbers.extend([float(found[0])] if name == "number" else [])
+            text += re.escape(part[at : found.start()]) + (f"({pattern})" if name == "number" else f"(?:{pattern})")
+            at = found.end()
+        return text + re.escape(part[at:])
+
+    text = ".*".join(general(part.strip()) for part in line.split("..."))
+    begin = ".*?" if first else r"\s*" if line.startswith(" ") else ""
+    pattern = re.compile(f"{begin}{text}{'.*' if last else ' *'}")
+
+    def is_alike(actual: str) -> bool:
+        found = pattern.fullmatch(actual)
+        pairs = zip(numbers, map(float, found.groups()), strict=True) if found else ()
+        return bool(found) and all(math.isclose(one, other, rel_tol=0.1, abs_tol=0.03) for one, other in pairs)
+
+    return is_alike
+
+
+def with_real_output(expected: list[str], found: list[str]) -> list[str]:
+    """`expected` with each line that has `...` in it replaced by the one that was printed."""
+    real = iter(found)
+    pairs = [(line, line if line.strip() == "..." else next(real)) for line in expected]
+    return [printed.rstrip() if "..." in line else line for line, printed in pairs]
+
+
+def follow(guide: str, project: Path, environment: dict[str, str], page: Path | None = None) -> int:
     """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
-    reading.
+    reading. The outputs are written into `page`, if given, where the guide has `...`.
     """
     done = 0
     for language, block in steps(guide):
@@ -70,13 +126,20 @@ def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
             )
             output = ran.stdout + ran.stderr
             assert ran.returncode == code, f"$ {command}\n{output}"
-            assert shown_as(expected).search(output), f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
+            found = matched(expected, output)
+            assert found is not None, f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
+            if page and (real := with_real_output(expected, found)) != expected:
+                old, new = ("\n".join([f"$ {command}", *lines]) for lines in (expected, real))
+                page.write_text(page.read_text().replace(old, new, 1))
             done += 1
     return done
 
 
-def follow_here(guide: str, folder: Path, **variables: str) -> int:
-    """Follow the guide of this name as a new user of this machine; return the number of commands."""
+def follow_here(guide: str, folder: Path, *, update: bool = False, **variables: str) -> int:
+    """Follow the guide of this name as a new user of this machine; return the number of commands.
+
+    With `update`, write the outputs into the guide.
+    """
     project = folder / "project"
     (project / "jobs").mkdir(parents=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
@@ -87,4 +150,5 @@ def follow_here(guide: str, folder: Path, **variables: str) -> int:
         "COLUMNS": "120",
         **variables,
     }
-    return follow((GUIDES / f"{guide}.md").read_text(), project, environment)
+    page = GUIDES / f"{guide}.md"
+    return follow(page.read_text(), project, environment, page if update else None)

@@ -56,7 +56,7 @@ class Desk:
     def runs(self) -> Path:
         return self.folder / "runs"
 
-    def write(self, name: str, content: str | bytes) -> Path:
+    def write(self, name: str | Path, content: str | bytes) -> Path:
         path = self.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))

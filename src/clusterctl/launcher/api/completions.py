@@ -16,7 +16,7 @@ from pathlib import Path
 
 import clusterctl
 from clusterctl.launcher.config.places import expanded, names, runs_at, user_config_folder
-from clusterctl.launcher.observe.run_names import names_beginning, run_ids
+from clusterctl.launcher.observe.run_names import NEWEST, job_name, names_beginning, run_ids, submission
 from clusterctl.shared.errors import ClusterctlError
 
 TYPE_CHECKING = False
@@ -92,8 +92,15 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
         match kind:
             case list():
                 return dict.fromkeys(kind, "")
-            case "run":
-                return dict.fromkeys(names_beginning(_runs(given.get("--cluster")), typed, _MOST_RUNS), "")
+            case "run" | "living":
+                ids, folder = _runs(given.get("--cluster"))
+                if kind == "living" and folder:
+                    ids = [run for run in ids[:_MOST_RUNS] if not _is_over(folder / run)]
+                return dict.fromkeys(names_beginning(ids, typed, _MOST_RUNS), "")
+            case "rank" | "metric":
+                attempt = _newest_attempt(arguments[:1], given.get("--cluster"))
+                find = _ranks if kind == "rank" else _metrics
+                return dict.fromkeys(find(attempt) if attempt else [], "")
             case "cluster":
                 return dict.fromkeys(sorted(names("cluster", Path.cwd())), "")
             case "job":
@@ -159,15 +166,58 @@ def _workload(job: str | None) -> str:
     return ""
 
 
-def _runs(cluster: str | None) -> list[str]:
-    """The IDs of the runs of `cluster`, reading only as much of its file as is needed to find them."""
+def _runs(cluster: str | None) -> tuple[list[str], Path | None]:
+    """The IDs of the runs of `cluster`, and their folder unless it is on another machine.
+
+    Only as much of the cluster's file is read as is needed to find them.
+    """
     chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
     file = _file("cluster", chosen) if chosen else None
     if chosen and file and (host := _toml(file, "host")):
         from clusterctl.launcher.api.remote.far_names import far_names
 
-        return far_names(chosen, host)
-    return run_ids(runs_at(_toml(file, "runs") if file else None))
+        return far_names(chosen, host), None
+    folder = runs_at(_toml(file, "runs") if file else None)
+    return run_ids(folder), folder
+
+
+def _is_over(run: Path) -> bool:
+    """Whether a run has finished or was cancelled. Whether a failed one starts again, no single file shows."""
+    return any(os.path.lexists(run / name) for name in ("finished.json", "cancel.json"))
+
+
+def _newest_attempt(named: Sequence[str], cluster: str | None) -> Path | None:
+    """The newest attempt's folder of the run that is named, or of the first such run of a sweep or a job."""
+    ids, folder = _runs(cluster)
+    for name in named if folder else ():
+        for run in ids:
+            if name == NEWEST or name in (run, submission(run), job_name(run)):
+                attempts = Path(folder or "", run, "attempts")
+                numbers = [int(number) for number in _listed(attempts) if number.isdecimal()]
+                return attempts / str(max(numbers)) if numbers else None
+    return None
+
+
+def _ranks(attempt: Path) -> list[str]:
+    """The ranks that have written a log."""
+    found = {match[1] for name in _listed(attempt / "logs") if (match := re.fullmatch(r"rank_(\d+)\.out", name))}
+    return [str(rank) for rank in sorted(map(int, found))]
+
+
+def _metrics(attempt: Path) -> list[str]:
+    """The names with fractions as values; whole numbers are counts."""
+    found: set[str] = set()
+    for line in _text(attempt / "metrics.jsonl").splitlines():
+        with suppress(ValueError):  # the last line may be torn
+            values = json.loads(line)
+            found |= {name for name, value in values.items() if isinstance(value, float) and name != "time"}
+    return sorted(found)
+
+
+def _listed(folder: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.listdir(folder)  # noqa: PTH208 - faster
+    return []
 
 
 def _file(kind: str, name: str) -> Path:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
 # Names for several states at once.
-_GROUPS = {
+STATE_GROUPS = {
     "ended": ENDED,
     "alive": frozenset(State) - ENDED,
     "running": frozenset(State) - ENDED - {State.QUEUED},
@@ -90,7 +90,7 @@ def living(name: str, cluster: str | None = None) -> str:
     folder = chosen_runs_folder(cluster)
     if not any(name == job_name(run) for run in run_ids(folder)):
         return name
-    found = newest(folder, Filter((name,), _GROUPS["alive"]), None, ended_runs(folder)).statuses
+    found = newest(folder, Filter((name,), STATE_GROUPS["alive"]), None, ended_runs(folder)).statuses
     return submission(found[0].record.run.id) if found else name
 
 
@@ -231,7 +231,7 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 def _states(words: tuple[str, ...]) -> frozenset[State]:
     """The states named by `words`, which may be comma-separated."""
     states: set[State] = set()
-    known = {state.value: frozenset({state}) for state in State} | _GROUPS
+    known = {state.value: frozenset({state}) for state in State} | STATE_GROUPS
     for word in ",".join(words).split(",") if words else ():
         if word not in known:
             close = nearest(word, known)

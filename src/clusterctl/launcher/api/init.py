@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.look import file_system
+from clusterctl.launcher.config.places import names, shipped_folder, user_config_folder
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.batch_script import CarriedLine as CarriedLine
@@ -92,8 +93,8 @@ def init(
 
     With `script`, the job is converted from a batch script, which is read but not executed; it is written only if it
     does all that the script does. `choose` may change the proposed partition, folder, account and QOS. Raises
-    SlurmError without Slurm, ConfigError for a script that cannot be read, and UsageError if a different file exists,
-    unless `force` replaces it.
+    SlurmError without Slurm, ConfigError for a script that cannot be read, and UsageError if the cluster's name means
+    another file, or if a different file exists, unless `force` replaces it.
     """
     path = None if script is None else Path(script)
     found = converted(path) if path else None
@@ -107,9 +108,21 @@ def init(
     else:
         choices = proposed(site)
         choices = with_script_settings(choices, site, found) if found else choices
-        files = first_files(site, choose(site, replace(choices, name=name) if name else choices), jobs=jobs)
+        chosen = choose(site, replace(choices, name=name) if name else choices)
+        _require_visible(chosen.name)
+        files = first_files(site, chosen, jobs=jobs)
     files.write(force=force)
     return replace(files, rows=found.rows if found else ())
+
+
+def _require_visible(name: str) -> None:
+    """Raise UsageError if `--cluster NAME` would find another file than the one to be written here."""
+    used = names("cluster", Path.cwd()).get(name)
+    folders = [folder / "cluster" for folder in (user_config_folder(), shipped_folder())]
+    if used and used.parent in folders and used != Path("cluster", used.name).absolute():
+        raise UsageError(
+            f"there is a cluster of this name, which comes first: {used}", "choose another: clusterctl init NAME"
+        )
 
 
 def converted(script: Path) -> Converted:

@@ -13,10 +13,11 @@ from clusterctl.shared.errors import UsageError
 
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument or an option's value is, by its metavar.
-_KINDS = {"JOB": "job", "KEY=VALUE": "setting", "KEY=VALUES": "setting"}
+_KINDS: dict[str, str] = {"JOB": "job", "KEY=VALUE": "setting", "KEY=VALUES": "setting"}
 _KINDS |= dict.fromkeys(("RUN", "RUN|SWEEP", "RUN1", "RUN2"), "run")
 _KINDS |= dict.fromkeys(("RUN|JOBID", "RUN|SWEEP|JOBID", "RUN|JOBID|FILE"), "run")
 _KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
+_ONLY_LIVING = ("cancel", "release", "attach", "tunnel")
 
 
 @click.command(short_help="Print the shell completion script")
@@ -47,11 +48,11 @@ def described(command: click.Command, text: str = "", above: click.Context | Non
             names = sorted([*parameter.opts, *parameter.secondary_opts])  # click does not order those of --help
             option: dict[str, Any] = {"help": parameter.help or ""}
             if not parameter.is_flag and not parameter.count:
-                option |= {"value": _kind(parameter)}
+                option |= {"value": _kind(parameter, command.name)}
                 option |= {"optional": True} if isinstance(parameter.flag_value, str) else {}
             options |= dict.fromkeys(names, option)
         else:
-            arguments.append(_kind(parameter))
+            arguments.append(_kind(parameter, command.name))
             found |= {"repeats": True} if parameter.nargs == -1 else {}
     if isinstance(command, click.Group):
         below = {name: command.get_command(context, name) for name in command.list_commands(context)}
@@ -62,10 +63,15 @@ def described(command: click.Command, text: str = "", above: click.Context | Non
     return found | ({"program": True} if isinstance(command, WithProgram) else {})
 
 
-def _kind(parameter: click.Parameter) -> str | list[str]:
+def _kind(parameter: click.Parameter, command: str | None) -> str | list[str]:
     if isinstance(parameter.type, click.Choice):
         return list(parameter.type.choices)
-    if parameter.name == "cluster":
-        return "cluster"
+    if parameter.name in ("cluster", "rank", "metric"):
+        return parameter.name
+    if parameter.name == "state":
+        from clusterctl.launcher.api.find import STATE_GROUPS, State  # late: only `make docs` gets here
+
+        return [*STATE_GROUPS, *map(str, State)]
     word = (parameter.metavar or str(parameter.name)).upper().strip("[].")
-    return _KINDS.get(word, "file" if isinstance(parameter.type, click.Path) else "")
+    kind = _KINDS.get(word, "file" if isinstance(parameter.type, click.Path) else "")
+    return "living" if kind == "run" and command in _ONLY_LIVING and isinstance(parameter, click.Argument) else kind

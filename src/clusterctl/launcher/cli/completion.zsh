@@ -11,4 +11,7 @@ _clusterctl() {
         compadd -a answer
     fi
 }
+if ! whence compdef >/dev/null; then # before compinit, which defines it
+    autoload -Uz compinit && compinit -i
+fi
 compdef _clusterctl clusterctl

@@ -58,7 +58,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
     )
     steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
     if jobs_written:
-        steps += ["clusterctl doctor", f"clusterctl submit {jobs_written[0]} {'--dry-run' if script else '--wait'}"]
+        steps += ["clusterctl doctor", f"clusterctl submit {jobs_written[0]}" + (" --dry-run" if script else " --wait")]
     else:
         click.echo("a job cannot do all that the script does: submit the script itself, as it is", err=True)
         steps += [shlex.join(["clusterctl", "submit", str(script) if "/" in str(script) else f"./{script}"])]

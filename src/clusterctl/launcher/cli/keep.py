@@ -166,7 +166,7 @@ def track(name: str, follow: bool, cluster: str | None) -> int:
         while True:
             for tracker, count in mirrored.update().items():
                 if count or not follow:
-                    click.echo(f"{tracker}: {count:,} points")
+                    click.echo(f"{tracker}: {f'{count:,} points' if count else 'up to date'}")
             warn_of(mirrored.problems)
             if not follow or (mirrored.ended and not mirrored.problems):
                 return int(bool(mirrored.problems))

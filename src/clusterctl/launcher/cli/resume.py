@@ -224,7 +224,9 @@ def resume(
         options.await_end([sweep], False, wait, timeout)
         return
     if axes:
-        raise UsageError(f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep ...")
+        raise UsageError(
+            f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep KEY=VALUES"
+        )
     with shown() as progress:
         run = find(name, cluster)
         again = resume_alone(run.directory, cluster, overrides=changes, hold=hold, progress=progress)

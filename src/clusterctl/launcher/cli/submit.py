@@ -404,9 +404,7 @@ def _submit_sweep(request: Request) -> None:
             waited_for.check(wanted.jobs[0].job.resources)
         for place, row in enumerate(api.shown_rows(wanted)):
             click.echo(plain(f"{place:>5}  {' '.join(row)}"))
-        click.echo(
-            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
-        )
+        click.echo(f"{len(wanted.jobs)} runs; to see the script of one, use --set in place of --sweep", err=True)
         return
     with shown() as progress:
         sweep = start.sweep(

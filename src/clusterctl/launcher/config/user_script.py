@@ -47,8 +47,8 @@ LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
     "clusters": "remove it, and choose the cluster with --cluster",
-    "test-only": "remove it, and use: clusterctl submit --dry-run=slurm",
-    "wait": "remove it, and use: clusterctl submit --wait",
+    "test-only": "remove it, and submit with --dry-run=slurm",
+    "wait": "remove it, and submit with --wait",
 }
 # Starts of tasks that the srun of ours, first on PATH, does not see.
 _UNSEEN = re.compile(

@@ -106,7 +106,8 @@ def bootstrapped(engine: Engine, python: str, report: Callable[[str], None], *, 
     suite = _SUITES.get(python)
     if suite is None:
         known = " or ".join(_SUITES)
-        raise ImageError(f"no Debian release has Python {python}", f"run clusterctl with Python {known}, or set BASE=")
+        hint = f"run clusterctl with Python {known}, or choose a base image: clusterctl image build --base IMAGE"
+        raise ImageError(f"no Debian release has Python {python}", hint)
     reference = f"localhost/clusterctl-base:{suite}"
     if fresh or engine.describe(reference) is None:
         if shutil.which("mmdebstrap") is None:
@@ -120,7 +121,8 @@ def bootstrapped(engine: Engine, python: str, report: Callable[[str], None], *, 
             if code != 0:
                 errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
                 message = errors[0] if errors else "no output"
-                raise ImageError(f"mmdebstrap failed: {message}", "check network and disk space, or set BASE=IMAGE")
+                hint = "check network and disk space, or choose another base: clusterctl image build --base IMAGE"
+                raise ImageError(f"mmdebstrap failed: {message}", hint)
             Path(folder, "Dockerfile").write_text(_DOCKERFILE)
             engine.build(Path(folder), reference, {}, report)
     return reference
@@ -146,7 +148,8 @@ def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progr
         except (ValueError, IndexError) as error:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             message = f"the base image has no working Python: {reference}: {last}"
-            raise ImageError(message, "choose one that has: BASE=python:3.11-slim, or BASE=bootstrap") from error
+            hint = "choose another, or make one: clusterctl image build --base bootstrap"
+            raise ImageError(message, hint) from error
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, answer)
     return Base(reference, answer["python"], answer["torch"], answer["pyg"])

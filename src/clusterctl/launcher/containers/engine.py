@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 20
 _LAST_LINES = 60
 # buildah has no export; without root its mounts are visible only in its own namespace. $0: buildah, $1: container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
-_BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
+_BOOTSTRAP = "`clusterctl image build --base bootstrap` makes one from Debian packages, without a registry"
 _NO_SPACE = "no space left"
 # Engine's message -> our message and hint; the first match wins. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _MINOR = re.compile(r"\s*\[(?:DEBUG|INFO|WARN)\]")  # enroot's levels below that of an error

@@ -246,6 +246,6 @@ def _unsquashfs(arguments: list[str]) -> None:
         return
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     problem = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
-    hint = "check the image and disk space: clusterctl image verify, df -h"
+    hint = "check disk space and the image: df -h; clusterctl image verify"
     cause = Cause.DISK if any(os.strerror(ENOSPC) in line for line in lines) else Cause.IMAGE
     raise TaskError(f"unsquashfs: {problem}", hint, cause)

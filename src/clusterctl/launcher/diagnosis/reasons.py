@@ -62,9 +62,7 @@ _REASONS = {
     "ReservationDeleted": Reason("its reservation no longer exists", Kind.PERSON, "submit it again without it"),
     "Dependency": Reason("it is waiting for another job to end", Kind.TIME),
     "DependencyNeverSatisfied": Reason(
-        "the job it depends on did not end as required: it will never start",
-        Kind.PERSON,
-        "cancel it: clusterctl cancel",
+        "the job it depends on did not end as required: it will never start", Kind.PERSON, "cancel it"
     ),
     "BeginTime": Reason("its start time has not been reached (Slurm also delays a requeued job)", Kind.TIME),
     "Cleaning": Reason("its last attempt is still being cleaned up on the nodes", Kind.TIME),

@@ -54,7 +54,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         imports = f"{plural(len(not_staged), 'node')} {'import' if len(not_staged) > 1 else 'imports'}"
         flaws.append(f"{imports} from the shared file system, which is slower; {node}: {problem}")
     if problem := trace.status.no_successor:
-        flaws.append(f"no job could be queued to go on in when this one ends (then: clusterctl resume): {problem}")
+        then = f"clusterctl resume {trace.status.record.run.id}"
+        flaws.append(f"no job could be queued to go on in when this one ends (then: {then}): {problem}")
     if attempt.lost:
         then = "its batch script starts the ranks again without it"
         if attempt.script_node in attempt.lost:

@@ -148,7 +148,7 @@ class _Conversion:
     def _program(self, one: Statement) -> CarriedLine:
         output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))
         text = one.text[: output.start()] if output else one.text
-        problem = "the output goes to the run's logs: clusterctl logs" if output else ""
+        problem = "the output goes to the run's logs: clusterctl logs RUN" if output else ""
         if _SEVERAL.search(_unquoted(text)):
             return CarriedLine(
                 one.number, one.text, problem="more than one command, or a redirection: put it into a script"
@@ -364,11 +364,11 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _CONTAINER = {"container-image": "image", "container-workdir": "workdir"}
 _REPLACED = {
     **dict.fromkeys(
-        ("output", "error", "open-mode", "label", "unbuffered"), "each run keeps its logs: clusterctl logs"
+        ("output", "error", "open-mode", "label", "unbuffered"), "each run keeps its logs: clusterctl logs RUN"
     ),
-    "array": "a run is one job; to vary settings: clusterctl submit --sweep",
-    "hold": "hold a run when submitting: clusterctl submit --hold",
-    "wait": "wait for a run when submitting: clusterctl submit --wait",
+    "array": "a run is one job; to vary settings: clusterctl submit JOB --sweep KEY=VALUES",
+    "hold": "hold a run when submitting: clusterctl submit JOB --hold",
+    "wait": "wait for a run when submitting: clusterctl submit JOB --wait",
     "kill-on-bad-exit": "clusterctl already ends the other ranks when one fails",
     "mpi": "set `mpi` in the cluster file",
 }

@@ -32,11 +32,11 @@ _HINTS = {
     "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
     "invalid qos": "set `qos` in the cluster or job file",
     "qos policy": "your limit for jobs or resources is reached: `sacctmgr show assoc user=$USER`",
-    "time limit": "request less: --set resources.time=1h",
+    "time limit": "request less: `time` in [resources]; the limits of partitions: sinfo -o '%P %l'",
     "node count": "request fewer nodes; see: clusterctl nodes",
     "node configuration is not available": "request fewer nodes, tasks or GPUs per node; see: clusterctl nodes",
     "more processors": "request fewer tasks per node or CPUs per task; see: clusterctl nodes",
-    "memory": "request less: --set resources.memory=16G; see: clusterctl nodes",
+    "memory": "request less: `memory` in [resources]; what nodes have, in MB: sinfo -o '%P %m'",
     "generic resource": 'set gpu_request = "gres" (or "gpus-per-node") in the cluster file; GPUs: clusterctl nodes',
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "dependency problem": "are the jobs in `dependency` of [resources] still known? `squeue --me`",
@@ -223,6 +223,6 @@ def refusal(text: str) -> SlurmRefused:
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     part = next((part for part in _HINTS if part in text.lower()), "")
-    hint = _HINTS.get(part, "`clusterctl submit --dry-run`")
+    hint = _HINTS.get(part, "look at the batch script: repeat the command with --dry-run")
     words = lines[-1] if lines else "no reason given"
     return SlurmRefused("sbatch refused the job", words, hint, for_size=part in _FOR_SIZE)

@@ -94,7 +94,9 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         message = (
             f"the job requests {plural(resources.nodes, 'node')}, allocation {allocation.job_id} has {allocation.nodes}"
         )
-        raise UsageError(message, f"add --nodes {allocation.nodes}, or hold a larger one: clusterctl alloc")
+        raise UsageError(
+            message, f"add --nodes {allocation.nodes}, or hold more: clusterctl alloc --nodes {resources.nodes}"
+        )
     gpus = GpuCount(resources.gpus_per_node or 0)
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
         there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} per node"

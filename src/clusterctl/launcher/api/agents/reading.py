@@ -393,7 +393,7 @@ def changes(settings: Settings | None) -> list[str]:
         if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", key, re.ASCII):
             raise UsageError(f"settings: not a key: {plain(key[:40])}", "find keys with the tool `settings`")
         if key == "code" or key.partition(".")[0] in ("env", "notify", "track") or key.startswith("resources.sbatch"):
-            hint = "the user can: in the job file, or with clusterctl submit --set"
+            hint = "the user can: in the job file, or with clusterctl submit JOB --set KEY=VALUE"
             raise UsageError(f"settings: an agent cannot set {key}", hint)
         if len(json.dumps(value)) > LONGEST_TEXT:
             raise UsageError(f"settings: the value of {key} is too long", "shorten it")

@@ -57,7 +57,9 @@ def resume_sweep(
     if not again and not rows:
         going = sum(not one.state.ended for one in statuses)
         what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
-        raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
+        raise UsageError(
+            f"{what}: nothing to resume", f"for more values: clusterctl resume {place.id} --sweep KEY=VALUES"
+        )
     first = (again if record.array else statuses)[0].record  # of an array, others may have no directory yet
     where = load_cluster(cluster) if cluster else first.cluster
     jobs = [resolved_again(one.record.run, where) for one in again]

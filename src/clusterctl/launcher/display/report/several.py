@@ -266,7 +266,9 @@ def _tables(several: Several, address: Callable[[str], str] | None) -> Markup:
     others = [one for one in several.members if not one.finished]
     notes = [f"Run 0 is {several.title}.0, etc."] if several.is_sweep else []
     if (more := len(several.keys) - _MOST_KEYS) > 0:
-        notes.append(f"The runs differ in {plural(more, 'more key')}; compare two runs with clusterctl diff.")
+        notes.append(
+            f"The runs differ in {plural(more, 'more key')}; compare two of them with clusterctl diff RUN1 RUN2."
+        )
     faint = [tag("p", note, class_="faint") for note in notes]
     if not finished or not others:
         return section("Runs", _table(several, several.members, address), *faint)
