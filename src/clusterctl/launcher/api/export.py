@@ -95,7 +95,7 @@ def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
     path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
     check_output(path, f"{run.id}{_SUFFIX}")
     if path.exists() and not (force and path.is_file()):
-        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
+        raise UsageError(f"file exists: {path}", "replace it with `force=True`, or choose another with `output=`")
     return path
 
 
@@ -249,9 +249,11 @@ def _require_free(target: Path, *, force: bool) -> None:
     if not os.path.lexists(target):
         return
     if not force or target.is_symlink() or not target.is_dir():
-        raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")
+        raise UsageError(f"folder exists: {target}", "replace it with `force=True`, or choose another with `output=`")
     if not (target / "run.json").is_file() and any(target.iterdir()):
-        raise UsageError(f"not a fetched run, so --force does not replace it: {target}", "choose another with --output")
+        raise UsageError(
+            f"not a fetched run, so `force=True` does not replace it: {target}", "choose another with `output=`"
+        )
 
 
 # Checks the path of an output file.
@@ -262,7 +264,7 @@ def check_output(path: Path, example: str) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if path.is_dir():
-        raise UsageError(f"is a folder: {path}", f"--output '{path / example}'")
+        raise UsageError(f"is a folder: {path}", f'`output="{path / example}"`')
 
 
 # Export of a run as an archive: which files it includes, and how they are written.

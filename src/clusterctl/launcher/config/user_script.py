@@ -46,7 +46,7 @@ KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
-    "clusters": "remove it, and choose the cluster with --cluster",
+    "clusters": "remove it, and choose the cluster with `cluster=`",
     "test-only": "remove it, and use: clusterctl submit --dry-run=slurm",
     "wait": "remove it, and use: clusterctl submit --wait",
 }

@@ -183,7 +183,7 @@ def sweep(
 ) -> Sweep:
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
-    `axes` are the values by key, each a list, or a string as for --sweep: `1e-3,3e-3`, integers as `0..4`, or a range
+    `axes` are the values by key, each a list, or a string: `1e-3,3e-3`, integers as `0..4`, or a range
     to sample from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, the number of random runs, and `seed`. Names that
     are not keys of a job refer to braces in the program: `{lr}`. `file` contains the settings of one run per line. At
     most `at_once` runs run at the same time. A batch script with `--array` is such a sweep by itself, without axes: its
@@ -200,8 +200,9 @@ def sweep(
     )
     first = wanted.jobs[0]
     if first.script and at_once:
-        hint = f"for an array: --array={first.array or '0-9'}%{at_once}; each run of a sweep is a job of its own"
-        raise UsageError("--at-once does not apply to a batch script", hint)
+        array = f'`resources.sbatch.array = "{first.array or "0-9"}%{at_once}"`'
+        hint = f"for an array: {array}; each run of a sweep is a job of its own"
+        raise UsageError("`at_once=` does not apply to a batch script", hint)
     waited_for = find_waited_for(first, after, after_any, after_start, None)
     if waited_for:
         waited_for.check(first.job.resources)

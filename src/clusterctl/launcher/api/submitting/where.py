@@ -142,7 +142,7 @@ def best(found: Sequence[Offer]) -> Offer:
     able = [one for one in found if not one.problem]
     if not able:
         message = "\n".join(["none of the clusters can start the job", *map(str, found)])
-        raise SlurmError(message, f"ask one of them: --cluster {found[0].cluster} --dry-run=slurm")
+        raise SlurmError(message, f'to see what it needs, name only one: `cluster="{found[0].cluster}"`')
     return min(able, key=lambda one: one.rank)
 
 
@@ -150,5 +150,5 @@ def names_in(text: str) -> list[str]:
     """The clusters in `text`, such as "a,b", each once. Raises UsageError."""
     names = [*dict.fromkeys(name.strip() for name in text.split(",") if name.strip())]
     if not names:
-        raise UsageError("no cluster named", "for example --cluster NAME,NAME")
+        raise UsageError("no cluster named", 'for example `cluster="NAME,NAME"`')
     return names
