@@ -15,6 +15,7 @@ from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
 from clusterctl.launcher.api.submitting.submit import (
     HasArray,
+    Start,
     code_of,
     find_waited_for,
     load,
@@ -85,17 +86,9 @@ def submit(
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
     words += ["--", *program_words(program)] if program else []
-    one = submission_of(
-        resolved,
-        Slurm.of(resolved.cluster),
-        words,
-        in_allocation=in_allocation,
-        hold=hold,
-        predecessors=predecessors,
-        large_code=large_code,
-        progress=progress,
-    )
-    return _run(send(one))
+    start = Start(in_allocation, hold, predecessors)
+    slurm = Slurm.of(resolved.cluster)
+    return _run(send(submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)))
 
 
 @operation(changes=True, takes_job=True)
@@ -135,8 +128,10 @@ def submit_stages(
             one,
             slurm,
             [*typed("submit", os.fspath(job), cluster, changes), "--stage", stage.name],
-            hold=not before,
-            predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            Start(
+                hold=not before,
+                predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            ),
             large_code=large_code,
             suffix=end,
             progress=progress,

@@ -241,14 +241,38 @@ def send(one: Submission) -> SentRun:
     return SentRun(one.runs[0].plan.run, warnings, one.runs[0].resolved.job)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where and when a run starts: from Slurm's queue, held there, after others; or at once in an allocation."""
+
+    in_allocation: str | None = None
+    hold: bool = False
+    predecessors: Predecessors | None = None
+
+    def check(self, resolved: Resolved) -> None:
+        """Raise UsageError if the run of `resolved` cannot start like this."""
+        if self.hold and self.in_allocation:
+            raise UsageError("`hold=`: a run in an allocation is not queued", "use only one of these options")
+        if script := resolved.script:
+            if self.in_allocation:
+                hint = "submit it as a job of its own, without `in_allocation=`"
+                raise UsageError("`in_allocation=` does not apply to a batch script", hint)
+            if self.predecessors and (line := script.asked.get("dependency")):
+                hint = f"put the condition into line {line.line} of the script, or remove that line"
+                raise UsageError(f"cannot combine `after=` with --dependency in {script.name}", hint)
+        if self.predecessors:
+            self.predecessors.check(resolved.job.resources)
+
+
+QUEUED = Start()
+
+
 def submission_of(
     resolved: Resolved,
     slurm: Slurm,
     words: Sequence[str] = (),
+    start: Start = QUEUED,
     *,
-    in_allocation: str | None = None,
-    hold: bool = False,
-    predecessors: Predecessors | None = None,
     large_code: bool = False,
     earlier: Earlier | None = None,
     suffix: str | None = None,
@@ -258,19 +282,9 @@ def submission_of(
 
     With an `earlier` run, its code is used and the new run's directory is beside it. `suffix` ends the new ID.
     """
-    if hold and in_allocation:
-        raise UsageError("`hold=`: a run in an allocation is not queued", "use only one of these options")
-    if script := resolved.script:
-        if in_allocation:
-            hint = "submit it as a job of its own, without `in_allocation=`"
-            raise UsageError("`in_allocation=` does not apply to a batch script", hint)
-        if predecessors and (line := script.asked.get("dependency")):
-            hint = f"put the condition into line {line.line} of the script, or remove that line"
-            raise UsageError(f"cannot combine `after=` with --dependency in {script.name}", hint)
-    if predecessors:
-        predecessors.check(resolved.job.resources)
-    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
-    words = with_options(words, ["--in-allocation", in_allocation] if in_allocation else [])
+    start.check(resolved)
+    allocation = find_allocation(slurm, start.in_allocation) if start.in_allocation else None
+    words = with_options(words, ["--in-allocation", start.in_allocation] if start.in_allocation else [])
     slurm.path_of("srun" if allocation else "sbatch")  # raises if there is none
     if allocation:
         check_fits(resolved.job.resources, allocation)
@@ -283,9 +297,9 @@ def submission_of(
         slurm,
         words,
         origin,
-        predecessors,
+        start.predecessors,
         allocation=allocation,
-        hold=hold,
+        hold=start.hold,
         progress=progress,
     )
 

@@ -114,11 +114,11 @@ def offers(
             if place is None:
                 found = offer(name, cluster, stage=stage, program=program, overrides=overrides)
             else:
-                from clusterctl.launcher.api.remote.payload import load_payload
+                from clusterctl.launcher.api.remote.payload import Sends, load_payload
 
                 words, changes = program_words(program), settings(overrides)
                 payload = load_payload(
-                    place.cluster, name, stage=stage, program=words, overrides=changes, only_asks=True
+                    place.cluster, name, stage=stage, program=words, overrides=changes, sends=Sends.JOB
                 )
                 given = {"job": name, "cluster": cluster, "stage": stage, "program": words, "overrides": changes}
                 found = understood(place, _OPERATION, ask(place, _OPERATION, given, payload, person=False))
