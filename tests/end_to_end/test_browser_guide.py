@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.guide import follow_here
-from support.scenario import Stage
+from support.scenario import Stage, follow_here
 
 CLUSTERCTL = Path(sys.executable).with_name("clusterctl")
 # Sends Ctrl-C once the dashboard has printed its last message.

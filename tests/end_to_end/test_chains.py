@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.guide import follow
-from support.scenario import ON_SLURM, Stage, wait_until
+from support.scenario import ON_SLURM, Stage, follow, wait_until
 
 from clusterctl.shared.record.layout import RunDir
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.guide import follow
+from support.scenario import follow
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "your-environment.md"
 FOLDER = Path("/tmp/environment-guide")

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.guide import follow
 from support.sandbox_fixture import RunningSandbox
+from support.scenario import follow
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "your-own-cluster.md"
 

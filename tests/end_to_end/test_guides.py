@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.guide import follow_here
 from support.ranks import CORA
+from support.scenario import follow_here
 
 
 @pytest.mark.parametrize(

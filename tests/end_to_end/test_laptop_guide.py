@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.far import Far
-from support.guide import follow
-from support.scenario import CLUSTERCTL
+from support.scenario import CLUSTERCTL, follow
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-your-laptop.md"
 

@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.guide import follow, steps
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, follow, steps, wait_until
 
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.layout import RunDir

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hostile_inputs import make_repository, write_index
+from support.batch_host import make_repository, write_index
 
 import clusterctl
 from clusterctl.launcher.config.progress import ProgressListener
