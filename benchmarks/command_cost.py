@@ -42,7 +42,7 @@ HEAD = f"{'opens':>9}{'listings':>10}{'stats':>8}{'read':>11}{'CPU':>9}{'memory'
 
 def environment_of(runs: Path) -> dict[str, str]:
     """The environment for commands on the runs in `runs`, with a fake Slurm and a terminal of the usual size."""
-    from support.many_ranks import JOB_ID  # not in the measured process
+    from support.made_runs import JOB_ID  # not in the measured process
 
     from clusterctl.launcher.slurm.queue import SEPARATOR
 

@@ -19,7 +19,7 @@ from typing import Any
 from side_by_side import arguments, compare
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from support.wheels import make_index, make_wheel, uv_lock
+from support.environments import make_index, make_wheel, uv_lock
 
 JOB = 'workload = "command"\nargv = ["true"]\nenvironment = "uv.lock"\n'
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from command_cost import HEAD, cost_of, environment_of
 from side_by_side import arguments
 from support.counted import counted
-from support.many_ranks import Course, write_many_ranks
+from support.made_runs import Course, write_many_ranks
 
 from clusterctl.launcher.api.logs import read_logs
 from clusterctl.launcher.observe.follow import Sources

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from command_cost import cost_of
 from side_by_side import arguments
-from support.many_ranks import Course, write_many_ranks
+from support.made_runs import Course, write_many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from pathlib import Path
 from command_cost import environment_of
 from monitor import AIM_SHARE, CLUSTERCTL, cpu_seconds, in_terminal, resident
 from side_by_side import arguments
-from support.many_ranks import Course, go_on, write_many_ranks
+from support.made_runs import Course, go_on, write_many_ranks
 
 SIZES = (4, 64, 1024, 4096)
 SETTLES_SECONDS, SECONDS = 15.0, 60.0

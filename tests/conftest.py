@@ -19,7 +19,6 @@ pytest_plugins = [
     "support.side_by_side",
     "support.sandbox_fixture",
     "support.images",
-    "support.pyxis_fixture",
     "support.late_fixture",
     "support.far",
 ]

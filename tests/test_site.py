@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 import pytest
-from support.browser import BROWSER, answer_of, opened
+from support.screens import BROWSER, answer_of, opened
 
 from clusterctl.launcher.api.config import key_tables
 from clusterctl.launcher.cli import clusterctl

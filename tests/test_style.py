@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,11 @@ def test_githubs_workflows_have_the_form_that_github_reads() -> None:
     words = [program, "--builtin-schema", "vendor.github-workflows", *workflows]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (bool(workflows), done.returncode) == (True, 0), done.stdout + done.stderr
+
+
+def test_the_map_of_what_tests_share_names_every_module() -> None:
+    page = (ROOT / "tests" / "support" / "README.md").read_text()
+    modules = {path.stem for path in (ROOT / "tests" / "support").glob("*.py")}
+    firsts = {name for line in page.splitlines() for name in re.findall(r"`(\w+)`", line.split(" | ")[0])}
+    assert firsts <= modules
+    assert {name for name in modules if f"`{name}`" not in page} == set()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.made_sweep import START, ended, falling, write_sweep
+from support.made_runs import START, ended, falling, write_sweep
 from support.mistake import Desk
 
 from clusterctl.launcher.api.agents.limits import Limits

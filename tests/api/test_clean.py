@@ -219,5 +219,5 @@ def test_disk_usage_is_counted_by_kind(ended: Callable[..., RunDir], runs: Path,
 
 @pytest.mark.parametrize("option", ["keep_best", "checkpoints_only"])
 def test_the_other_options_need_an_age(runs: Path, option: str) -> None:
-    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} needs --older-than"):
+    with pytest.raises(UsageError, match=f"`{option}=` needs `older_than=`"):
         clean(**{option: True})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.busy_run import CREATED, busy_files
+from support.made_runs import CREATED, busy_files
 
 import clusterctl
 from clusterctl.launcher.api import export as exported

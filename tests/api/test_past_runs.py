@@ -49,13 +49,16 @@ def test_a_request_far_above_what_three_runs_needed_gets_one_line_with_the_flags
     runs = [finished(fabricate, number, gib=number) for number in (1, 2, 3)]
     line = advice(job_of(runs[0], time=3600), runs[0].path.parent)
     assert line == (
-        "the last 3 runs of this job needed at most 3G of 64G memory and 10m00s of 1h00m: --mem 4G --time 15m"
+        "the last 3 runs of this job needed at most 3G of 64G memory and 10m00s of 1h00m: "
+        '`resources.memory = "4G"` `resources.time = "15m"`'
     )
 
 
 def test_a_request_just_above_what_they_needed_gets_the_larger_one(fabricate: Fabricate) -> None:
     runs = [finished(fabricate, number, gib=61) for number in (1, 2, 3)]
-    assert advice(job_of(runs[0]), runs[0].path.parent).endswith("needed at most 61G of 64G memory: --mem 77G")
+    assert advice(job_of(runs[0]), runs[0].path.parent) == (
+        'the last 3 runs of this job needed at most 61G of 64G memory: `resources.memory = "77G"`'
+    )
 
 
 def test_memory_for_each_cpu_gets_that_key(fabricate: Fabricate) -> None:
@@ -149,7 +152,7 @@ def test_auto_without_a_run_names_what_is_missing(fabricate: Fabricate, at_home:
     finished(fabricate, 1, data={"root": "/data"}, resources={"nodes": 4})
     with pytest.raises(clusterctl.ConfigError, match="auto needs an earlier run: no finished run of cora") as caught:
         clusterctl.plan(str(at_home))
-    assert caught.value.hint == "name it this time: --mem 16G"
+    assert caught.value.hint == 'name it this time: `resources.memory = "16G"`'
     assert clusterctl.plan(str(at_home), overrides={"resources.memory": "1G", "resources.time": 60})
 
 

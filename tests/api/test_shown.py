@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from display.conftest import FINISHED, TRAINING, status
-from support.busy_run import busy_files
-from support.made_sweep import ended, falling, write_sweep
+from support.made_runs import busy_files, ended, falling, write_sweep
 from support.mistake import Desk, check_plain
 
 import clusterctl

@@ -40,7 +40,7 @@ def test_a_cluster_that_refuses_takes_no_part_and_is_named_if_all_do() -> None:
     with pytest.raises(clusterctl.SlurmError) as caught:
         best([refused, Offer("b", problem="no answer within 3 s, left out")])
     assert "a: Slurm refuses the job: Invalid qos\nb: no answer within 3 s" in caught.value.message
-    assert caught.value.hint == "ask one of them: --cluster a --dry-run=slurm"
+    assert caught.value.hint == 'to see what it needs, name only one: `cluster="a"`'
 
 
 def test_names_count_once() -> None:

@@ -79,7 +79,7 @@ def test_a_global_batch_changed_by_the_number_of_ranks_is_a_warning() -> None:
     four = Batches(RedditTrain(batch_size=128), 4)
     (check,) = changed_batch(four, Batches(RedditTrain(batch_size=128), 8))
     assert check.message == "the global batch changes from 512 on 4 ranks to 1,024"
-    assert check.hint == "keep it with: --set train.global_batch_size=512"
+    assert check.hint == "keep it with: `train.global_batch_size = 512`"
     assert not list(changed_batch(four, Batches(RedditTrain(batch_size=64), 8)))
     assert not list(changed_batch(four, Batches(RedditTrain(batch_size=64), 4))), "asked for"
     assert not list(changed_batch(None, None))
@@ -150,7 +150,7 @@ def test_data_already_generated_is_not_generated_again() -> None:
 def test_data_is_generated_with_the_clusters_python() -> None:
     asked = replace(ASKED, cluster=Cluster(name="site", python="/venv/bin/python"))
     refusal = refusal_of(replace(GOOD, wanted=replace(WANTED, resolved=asked, data=None)), ConfigError)
-    assert "data generate reddit --root reddit-data --cluster site, then add --set data.root" in refusal.hint
+    assert "data generate reddit --root reddit-data --cluster site, then add `data.root = reddit-data`" in refusal.hint
 
 
 def test_a_workload_that_generates_its_own_data_needs_none() -> None:
@@ -181,7 +181,7 @@ def test_the_hint_replaces_the_option_that_was_typed() -> None:
 def test_if_other_problems_remain_the_hint_only_names_the_option_to_add() -> None:
     asked = replace(ASKED, job=replace(JOB, resources=replace(JOB.resources, nodes=3)))
     found = with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2, data=Seen("/data", False))
-    assert refusal_of(found, ConfigError).hint.splitlines()[0] == "add --nodes 2"
+    assert refusal_of(found, ConfigError).hint.splitlines()[0] == "add `resources.nodes = 2`"
 
 
 def resolved(tmp_path: Path, cluster: Cluster, **job: object) -> Resolved:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cora_layouts import cora, write_cora
+from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
 from clusterctl.engine.data import igb, reddit, taobao

@@ -14,7 +14,7 @@ from clusterctl.launcher.api.submitting import start
 from clusterctl.launcher.api.submitting.submit import LargeCode
 from clusterctl.shared.record.layout import RunDir
 
-FOUND = LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
+FOUND = LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: `large_code=True`")
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.made_sweep import ended, falling, write_sweep
+from support.made_runs import ended, falling, write_sweep
 from support.mistake import CONFIG, NOT_FOUND, USAGE, Desk, check_message
 
 import clusterctl

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.busy_run import busy_files
+from support.made_runs import busy_files
 
 from clusterctl.launcher import cli
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wheels import make_wheel, pylock, requirements, uv_lock
+from support.environments import make_wheel, pylock, requirements, uv_lock
 
 from clusterctl.launcher.config.locks import (
     Pins,

@@ -203,7 +203,7 @@ def test_nobody_trains_on_a_login_node_by_accident(tmp_path: Path, monkeypatch: 
     sbatch.chmod(0o755)
     with pytest.raises(UsageError, match="which cluster") as caught:
         load_cluster(None, {"PATH": str(sbatch.parent)}, tmp_path)
-    assert "--cluster" in caught.value.hint
+    assert "`cluster=NAME`" in caught.value.hint
     assert load_cluster(None, {"PATH": str(tmp_path)}, tmp_path).name == "local"
     assert load_cluster("local", {"PATH": str(sbatch.parent)}, tmp_path).kind == "emulator"
     (tmp_path / "config" / "clusterctl").mkdir(parents=True)

@@ -137,7 +137,7 @@ def test_the_line_of_a_mistake_is_that_of_its_own_role(tmp_path: Path) -> None:
 
 def test_nodes_on_the_command_line_are_refused_with_the_way(tmp_path: Path) -> None:
     error = refused(tmp_path, TWO, "resources.nodes=7")
-    assert "--set" in error.message
+    assert "`overrides=`" in error.message
     assert "role.features.nodes" in error.hint
 
 

@@ -48,18 +48,18 @@ def test_an_unused_gpu_is_named() -> None:
     assert "1 of 8 GPUs were idle: node2 gpu3." in unused.text
     assert unused.change == ""  # the other node needs all of them
     everywhere = tuple(gpu._replace(percent=0.5) if gpu.number == 3 else gpu for gpu in GOOD.gpus)
-    assert only(replace(GOOD, gpus=everywhere)).change == "--set resources.gpus_per_node=3"
+    assert only(replace(GOOD, gpus=everywhere)).change == "resources.gpus_per_node=3"
 
 
 def test_unused_gpus_are_not_also_reported_as_idle() -> None:
     unused = only(replace(GOOD, gpus=tuple(gpu._replace(percent=0.0) for gpu in GOOD.gpus)))
-    assert (unused.subject, unused.change) == ("GPUs unused", "--set resources.gpus_per_node=0")
+    assert (unused.subject, unused.change) == ("GPUs unused", "resources.gpus_per_node=0")
 
 
 def test_an_input_bound_step_gets_the_advice_to_request_more_cpus() -> None:
     bound = replace(GOOD, split={"sampling": 0.5, "gathering": 0.1, "compute": 0.4})
     assert input_share(bound) == 0.6
-    assert only(bound) == Advice("Input-bound", only(bound).text, "--set resources.cpus_per_task=16")
+    assert only(bound) == Advice("Input-bound", only(bound).text, "resources.cpus_per_task=16")
 
 
 def test_a_communication_bound_step_is_reported() -> None:
@@ -74,8 +74,8 @@ def test_restarts_are_reported_in_gpu_hours() -> None:
 
 
 def test_unused_cpus_and_memory_are_reported_with_a_smaller_request() -> None:
-    assert only(replace(GOOD, cpu_busiest=9.0)).change == "--set resources.cpus_per_task=3"
-    assert only(replace(GOOD, memory_highest=10 * 2**30)).change == "--set resources.memory=13G"
+    assert only(replace(GOOD, cpu_busiest=9.0)).change == "resources.cpus_per_task=3"
+    assert only(replace(GOOD, memory_highest=10 * 2**30)).change == "resources.memory=13G"
 
 
 def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
@@ -84,5 +84,5 @@ def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
 
 
 def test_an_excessive_time_limit_is_reported() -> None:
-    assert only(replace(GOOD, longest=900.0, held=900.0)).change == "--set resources.time=25m"
+    assert only(replace(GOOD, longest=900.0, held=900.0)).change == "resources.time=25m"
     assert advise(replace(GOOD, longest=900.0, held=900.0, finished=False)) == []

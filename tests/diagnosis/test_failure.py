@@ -1066,7 +1066,7 @@ def test_only_slurms_own_line_proves_that_the_kernel_killed_a_rank_for_its_memor
         assert (found.cause_class, found.certainty) == (Cause.HOST_MEMORY, "certain")
         quoted = cause_of(trace(attempt(rank(1, **program_ended(137, 9), last_words=(f"I read: {line}",)))))
         assert (quoted.cause_class, quoted.certainty) == (Cause.KILLED, "certain")
-        assert "--set resources.memory=" in quoted.hint
+        assert "resources.memory=" in quoted.hint
 
 
 def test_the_worker_of_a_launcher_is_named() -> None:

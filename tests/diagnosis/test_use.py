@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.busy_run import GPUS, NODES, NOW, busy_files
+from support.made_runs import GPUS, NODES, NOW, busy_files
 
 from clusterctl.launcher.diagnosis.efficiency import use_of
 from clusterctl.launcher.observe.attempt import read_evidence

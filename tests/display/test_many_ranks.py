@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from support.counted import Counted, counted
-from support.many_ranks import JOB_ID, RANKS_A_NODE, Course, culprit, write_many_ranks
+from support.made_runs import JOB_ID, RANKS_A_NODE, Course, culprit, write_many_ranks
 
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status

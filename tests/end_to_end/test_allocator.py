@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import apptainer
 from support.images import ThinImage
-from support.pyxis_fixture import Pyxis
+from support.sandbox_fixture import Pyxis
 from support.scenario import Stage
 
 from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.environments import make_index, make_wheel, requirements, uv_lock
 from support.far import FarStage
 from support.scenario import Stage
-from support.wheels import make_index, make_wheel, requirements, uv_lock
 
 from clusterctl.launcher.config.environment import RECORD
 

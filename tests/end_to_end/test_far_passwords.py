@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.far import FarStage, made, staged
 from support.scenario import CLUSTERCTL, wait_until
-from support.terminal import TMUX, Terminal, opened
+from support.screens import TMUX, Terminal, opened_terminal
 
 PASSWORD = "correct horse 7"
 WITHOUT_KEY = {"PubkeyAuthentication": "no"}
@@ -33,7 +33,7 @@ def shell_at(far_shared: Path, tmp_path: Path, server: dict[str, str]) -> Iterat
     options = {"PermitRootLogin": "yes", **server}
     with made(far_shared, server=options, password=PASSWORD) as far, staged(far, tmp_path) as stage:
         environment = stage.environment | {"PS1": "$ "}
-        with opened(far.folder / "tmux", (100, 30), ["bash", "--norc", "-i"], environment) as terminal:
+        with opened_terminal(far.folder / "tmux", (100, 30), ["bash", "--norc", "-i"], environment) as terminal:
             terminal.call("send-keys", f"cd '{stage.folder}'; PATH='{environment['PATH']}'; clear", "Enter")
             yield terminal, stage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.far import Far, FarStage, made, staged
 from support.scenario import CLUSTERCTL, wait_until
-from support.terminal import TMUX, Terminal, opened
+from support.screens import TMUX, Terminal, opened_terminal
 
 from clusterctl.shared.record.layout import RunDir
 
@@ -38,7 +38,7 @@ def shell(stage: FarStage) -> Iterator[Terminal]:
         pytest.skip("no tmux")
     started = ["bash", "--norc", "-i"]
     environment = stage.environment | {"PS1": "$ "}
-    with opened(stage.far.folder / "tmux", (100, 30), started, environment) as terminal:
+    with opened_terminal(stage.far.folder / "tmux", (100, 30), started, environment) as terminal:
         terminal.call("send-keys", f"cd '{stage.folder}'; PATH='{stage.environment['PATH']}'; clear", "Enter")
         yield terminal
 

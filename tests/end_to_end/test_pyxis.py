@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from support.images import ThinImage
-from support.pyxis_fixture import Pyxis
 from support.recorded import recorded
-from support.sandbox_fixture import RunningSandbox
+from support.sandbox_fixture import Pyxis, RunningSandbox
 from support.scenario import Stage, wait_until
 
 from clusterctl.shared.record.layout import RunDir

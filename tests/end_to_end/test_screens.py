@@ -8,11 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support import terminal
-from support.browser import BROWSER, opened
-from support.busy_run import busy_files
+from support.made_runs import busy_files
 from support.scenario import Stage
-from support.terminal import TMUX, Terminal
+from support.screens import BROWSER, TMUX, Terminal, opened, opened_terminal
 
 
 @pytest.mark.long
@@ -40,7 +38,7 @@ def test_a_terminal_resize_redraws_the_monitor_before_its_next_refresh(fabricate
     environment = {"CLUSTERCTL_RUNS": str(run.path.parent), "TERM": "xterm-256color", "HOME": str(tmp_path)}
     with (
         tempfile.TemporaryDirectory() as folder,  # a socket's path must be short
-        terminal.opened(Path(folder) / "tmux", (80, 24), monitor, environment) as shown,
+        opened_terminal(Path(folder) / "tmux", (80, 24), monitor, environment) as shown,
     ):
         wait_until_whole(shown, 80, 24, seconds=60)
         for columns, lines in ((200, 60), (100, 30), (160, 45)):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pyg_graphs import BOUGHT, one_type, shop
+from support.made_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
 from clusterctl.engine.graph.pyg import relation

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pyg_graphs import BOUGHT, KNOWS, one_type, shop
+from support.made_graphs import BOUGHT, KNOWS, one_type, shop
 from torch_geometric.sampler import NegativeSampling
 
 from clusterctl.pyg import LinkNeighborLoader

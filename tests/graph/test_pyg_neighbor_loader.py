@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pyg_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
+from support.made_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
 from torch_geometric import loader as pyg_loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput

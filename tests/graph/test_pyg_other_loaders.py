@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pyg_graphs import BOUGHT, BOUGHT_BY, KNOWS, one_type, shop
+from support.made_graphs import BOUGHT, BOUGHT_BY, KNOWS, one_type, shop
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pyg_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
+from support.made_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
 from torch import Tensor
 from torch_geometric.testing.feature_store import MyFeatureStore
 from torch_geometric.testing.graph_store import MyGraphStore

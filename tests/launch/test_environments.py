@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.wheels import make_index, make_wheel, requirements
+from support.environments import make_index, make_wheel, requirements
 
 from clusterctl.launcher.api.clean import YOUNG_SECONDS, remove_unused, unused_environments
 from clusterctl.launcher.config.environment import RECORD, Environment, facts_of

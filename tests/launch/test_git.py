@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.hostile_inputs import write_index
+from support.batch_host import write_index
 
 from clusterctl.launcher.submission.git import GitState, git_state, listed_files
 from clusterctl.shared.errors import ConfigError

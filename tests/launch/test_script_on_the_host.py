@@ -14,8 +14,7 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
-from support.batch_host import ALL_DONE, CHECKPOINT, NEWER, ONE_KILLED, Host, asks
-from support.hostile_inputs import hostile_shell
+from support.batch_host import ALL_DONE, CHECKPOINT, NEWER, ONE_KILLED, Host, asks, hostile_shell
 from support.scenario import wait_until
 from support.traces import attempt
 

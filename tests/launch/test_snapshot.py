@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hostile_inputs import make_repository, write_index
+from support.batch_host import make_repository, write_index
 
 import clusterctl
 from clusterctl.launcher.config.progress import ProgressListener
@@ -201,7 +201,7 @@ def test_a_large_project_is_copied_only_on_request(
     with pytest.raises(LargeCode, match=r"contains 3 files, 1 MiB; the largest: package/ \(2 files, 1 MiB\)") as caught:
         find_code(tmp_path / "runs", project)
     assert ".gitignore" in caught.value.hint
-    assert "--large-code" in caught.value.hint
+    assert "`large_code=True`" in caught.value.hint
     assert "package/weights.bin" in names(take_snapshot(find_code(tmp_path / "runs", project, large=True)))
     with pytest.raises(ConfigError, match="no such folder"):
         find_code(tmp_path / "runs", project / "none")

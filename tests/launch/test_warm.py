@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
-from support.hostile_inputs import hostile_shell
+from support.batch_host import hostile_shell
 
 from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.slurm.queue import Allocation

@@ -200,7 +200,7 @@ def test_an_invalid_container_table(desk: Desk, mistake: Mistake) -> None:
         prepare=with_image(),
         code=CONFIG,
         expected="in the image has no clusterctl",
-        hint="--code mounted",
+        hint="--set container.code=mounted",
     ),
     Mistake(
         what="there is no room to unpack it",

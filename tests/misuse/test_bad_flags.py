@@ -151,7 +151,7 @@ def test_invalid_options_of_clean_and_usage(desk: Desk, mistake: Mistake) -> Non
 BAD_EXPORTS = (
     usage("export", "missing argument 'RUN'"),
     usage("export @last --output no/such/a.tar.gz", "no such folder: no/such", "mkdir -p 'no/such'"),
-    usage("export @last --output .", "is a folder: .", "--output 'synthetic-"),
+    usage("export @last --output .", "is a folder: .", "--output synthetic-"),
     usage("export @last --output there.tar.gz", "file exists: there.tar.gz", "--force"),
     usage("export @last --output /dev/null --force", "file exists: /dev/null", "--output"),
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from support.counted import counted
+from support.made_runs import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 
 from clusterctl.launcher.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.launcher.observe.history import History

@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from support.busy_run import busy_files
+from support.made_runs import busy_files
 
 from clusterctl.launcher.observe import overview as overview_module
 from clusterctl.launcher.observe.attempt import read_evidence

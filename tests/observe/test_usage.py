@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from support.busy_run import CREATED, NOW, STARTS, busy_files
+from support.made_runs import CREATED, NOW, STARTS, busy_files
 
 from clusterctl.launcher.api.usage import Stretch, by_week, row_of, stretches_of, summed, week_of, within
 from clusterctl.launcher.observe.attempt import read_evidence

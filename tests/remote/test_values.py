@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.busy_run import busy_files
+from support.made_runs import busy_files
 
 import clusterctl.launcher.api
 from clusterctl.launcher.api.remote import operations as calls

@@ -9,7 +9,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from support.launchers import TRACEBACK, block, entry
+from support.traces import TRACEBACK, block, entry
 
 from clusterctl.shared.node.launchers import Summary, read_summary, summary_of
 

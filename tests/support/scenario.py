@@ -1,4 +1,4 @@
-"""The stage of a scenario: the real command line, in its own folders, with one back end."""
+"""The stage of a scenario: the real command line, in its own folders, with one back end; and guides to follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of runs, the input of `clusterctl why`, made by hand; the defaults are those after a failure."""
+"""Traces of runs, the input of `clusterctl why`, made by hand, and what torchrun prints when workers have failed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from clusterctl.shared.record.heartbeats import Beat
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Data, Job, RedditTrain, Resources
+
+# The defaults are those after a failure.
 
 START, END = 5000.0, 5100.0
 RECORD = RunRecord(
@@ -80,3 +82,34 @@ def trace(*attempts: AttemptTrace, state: State = State.FAILED, sure: bool = Tru
     status = Status(RECORD, state, sure, "12", (last,) if last else (), False, "", START, END)
     made = RunTrace(status, END + 10, attempts)
     return replace(made, **changes)
+
+
+# What torchrun prints when workers have failed.
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 264, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+def entry(number: int, code: int, message: str = "") -> str:
+    name = {9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}.get(-code)
+    message = message or (f"Signal {-code} ({name}) received by PID {100 + number}" if code < 0 else "To enable ...")
+    shown = f"{code} (pid: {100 + number}) {f' ({name})' if name else ''}"
+    return f"""[{number}]:
+  time      : 2026-11-26_00:46:41
+  host      : node{number}
+  rank      : {4 + number} (local_rank: {number})
+  exitcode  : {shown}
+  error_file: <N/A>
+  traceback : {message}
+"""
+
+
+def block(root: str, others: str = "  <NO_OTHER_FAILURES>\n") -> str:
+    line, rule = "-" * 60, "=" * 60
+    head = f"{TRACEBACK}{rule}\ntrain.py FAILED\n{line}\nFailures:\n{others}{line}\n"
+    return f"{head}Root Cause (first observed failure):\n{root}{rule}\n"

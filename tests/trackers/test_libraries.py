@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from conftest import CREATED, RUN_ID, Fabricate
+from support.made_runs import tracked_run
 from support.scenario import wait_until
-from support.tracked import tracked_run
 
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.state import Status

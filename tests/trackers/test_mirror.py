@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import CREATED, Fabricate
-from support.tracked import tracked_run
+from support.made_runs import tracked_run
 
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.state import Status

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CREATED, Fabricate
-from support.tracked import tracked_run
+from support.made_runs import tracked_run
 
 import clusterctl
 from clusterctl.shared.record.files import read_json

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.launchers import block, entry
 from support.ranks import ENTRY, environments, run_job
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
+from support.traces import block, entry
 
 import clusterctl
 from clusterctl.engine.workloads.command import local_world_size, main, takes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.cora_layouts import cora, write_cora
+from support.made_graphs import cora, write_cora
 from support.ranks import metrics_of, run_job
 
 from clusterctl.engine.data.data_sets import data_set, generate, prepare

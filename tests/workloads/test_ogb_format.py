@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.cora_layouts import CITES, WRITES, cora, ends, nodes_of, write_cora
+from support.made_graphs import CITES, WRITES, cora, ends, nodes_of, write_cora
 
 from clusterctl.engine.data import ogb
 from clusterctl.engine.data.generated.ogb_like import write_archives, write_tables

@@ -2,7 +2,7 @@
 
 ClusterctlError
 ├── UsageError          2    the command line is invalid
-├── ConfigError         3    a job or cluster file, or --set, is wrong
+├── ConfigError         3    a job or cluster file, or an override, is wrong
 ├── SlurmError          4    Slurm cannot be reached, or rejected the request
 ├── HostError           4    the login node cannot be reached, or the connection was lost
 ├── NotFoundError       5    no such run, job file or cluster file
@@ -14,7 +14,8 @@ ClusterctlError
 └── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
 An error has a `message` (what is wrong, and where) and a `hint` (what to type next). Errors are rendered only in `cli`;
-nothing below it prints or exits.
+nothing below it prints or exits. Python programs read them, too: they name arguments as "`hold=True`" and keys of the
+job as "`resources.nodes = 2`", and `cli.flags` shows the flags instead. Commands of the shell are named as typed.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from support.busy_run import busy_files
 from support.counted import counted
+from support.made_runs import busy_files
 from support.mistake import check_plain
 
 from clusterctl.launcher.display.dashboard import application

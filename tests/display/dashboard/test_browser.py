@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.browser import BROWSER, opened
-from support.busy_run import busy_files
+from support.made_runs import busy_files
+from support.screens import BROWSER, opened
 
 from clusterctl.shared.record.layout import RunDir
 

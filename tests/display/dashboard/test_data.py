@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.busy_run import busy_files
 from support.counted import counted
+from support.made_runs import busy_files
 from support.recorded import claim
 
 from clusterctl.launcher.display.dashboard import data

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from support.busy_run import NOW, busy_files
+from support.made_runs import NOW, busy_files
 
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.slurm import Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.busy_run import NOW, busy_files
+from support.made_runs import NOW, busy_files
 
 from clusterctl.launcher.display.report.page import examine
 from clusterctl.launcher.display.report.sections import PostMortem

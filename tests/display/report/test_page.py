@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from support.browser import BROWSER, Page, opened
 from support.mistake import check_plain
+from support.screens import BROWSER, Page, opened
 
 from clusterctl.launcher.display.report.page import examine, link, page
 

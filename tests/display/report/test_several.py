@@ -13,9 +13,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.browser import BROWSER, opened
-from support.made_sweep import START, ended, falling, write_sweep
+from support.made_runs import START, ended, falling, write_sweep
 from support.mistake import check_plain
+from support.screens import BROWSER, opened
 
 from clusterctl.launcher.display.report.several import examine_runs, examine_sweep, page, scale_over
 from clusterctl.launcher.observe.comparison import Several

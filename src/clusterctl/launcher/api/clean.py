@@ -133,10 +133,10 @@ def clean(
     Code copies that no run refers to are removable; with `older_than` ("30d", or seconds) also runs that ended that
     long ago, or only their checkpoints. `keep_best` keeps the best run of each job. Raises UsageError.
     """
-    seconds = age_seconds("--older-than", older_than)
+    seconds = age_seconds("older_than", older_than)
     if seconds is None and (keep_best or checkpoints_only):
-        option = "--keep-best" if keep_best else "--checkpoints-only"
-        raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all ended runs")
+        option = "`keep_best=`" if keep_best else "`checkpoints_only=`"
+        raise UsageError(f"{option} needs `older_than=`", 'for example `older_than="30d"`; 0d: all ended runs')
     folder, disk = chosen_runs_folder(cluster), DiskUse()
     runs = [path for path in _folders(folder) if is_run_id(path.name) and not is_private(path)]
     sizes = {path.name: _sizes(path, disk) for path in runs}

@@ -60,7 +60,7 @@ def write_archive(
     target = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
     check_output(target, f"{run.id}{_SUFFIX}")
     if target.exists() and not (force and target.is_file()):
-        raise UsageError(f"file exists: {target}", "replace it with --force, or choose another with --output")
+        raise UsageError(f"file exists: {target}", "replace it with `force=True`, or choose another with `output=`")
     found = statuses_of([run])
     if not found.statuses:
         raise found.problems[0]
@@ -244,9 +244,11 @@ def _require_free(target: Path, *, force: bool) -> None:
     if not os.path.lexists(target):
         return
     if not force or target.is_symlink() or not target.is_dir():
-        raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")
+        raise UsageError(f"folder exists: {target}", "replace it with `force=True`, or choose another with `output=`")
     if not (target / "run.json").is_file() and any(target.iterdir()):
-        raise UsageError(f"not a fetched run, so --force does not replace it: {target}", "choose another with --output")
+        raise UsageError(
+            f"not a fetched run, so `force=True` does not replace it: {target}", "choose another with `output=`"
+        )
 
 
 # Checks the path of an output file.
@@ -257,7 +259,7 @@ def check_output(path: Path, example: str) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if path.is_dir():
-        raise UsageError(f"is a folder: {path}", f"--output '{path / example}'")
+        raise UsageError(f"is a folder: {path}", f'`output="{path / example}"`')
 
 
 # Export of a run as an archive: which files it includes, and how they are written.

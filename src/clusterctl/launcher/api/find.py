@@ -209,7 +209,7 @@ def query(
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since), frozenset(_several(tag)))
+    wanted = Filter(_several(name), _states(_several(state)), age_seconds("since", since), frozenset(_several(tag)))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     if not many:
@@ -241,11 +241,11 @@ def _states(words: tuple[str, ...]) -> frozenset[State]:
     return frozenset(states)
 
 
-def age_seconds(option: str, age: str | float | None) -> float | None:
-    """The value of `option` in seconds, given as "2d" or as a number. Raises UsageError."""
+def age_seconds(argument: str, age: str | float | None) -> float | None:
+    """The value of `argument` in seconds, given as "2d" or as a number. Raises UsageError."""
     if not isinstance(age, str):
         return age
     try:
         return float(parse_seconds(age))
     except ValueError as error:
-        raise UsageError(f"{option} {age}: {error}", f"for example {option} 2d") from None
+        raise UsageError(f"`{argument}=` {age}: {error}", f'for example `{argument}="2d"`') from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import Image as Image
 from clusterctl.launcher.containers.contents import remove as remove
 from clusterctl.launcher.containers.contents import verify as verify
-from clusterctl.launcher.containers.runtimes import ContainerView, Mount
+from clusterctl.launcher.containers.runtimes import ContainerView as ContainerView
+from clusterctl.launcher.containers.runtimes import Mount
 from clusterctl.launcher.containers.unpacked import is_here
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.interpreter import isolated
@@ -104,42 +106,25 @@ def import_image(
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
 
 
+def mount_of(text: str) -> Mount:
+    """The mount SRC[:DST[:ro]], where SRC may be relative, such as `.` or `~/data`. Raises UsageError."""
+    source, colon, rest = text.partition(":")
+    return Mount.parse(f"{expanded(source).absolute()}{colon}{rest}" if source else text)
+
+
 def in_image(
-    image: str,
-    command: tuple[str, ...] = (),
-    cluster: str | None = None,
-    *,
-    mounts: tuple[str, ...] = (),
-    environment: Mapping[str, str] | None = None,
-    workdir: str | None = None,
-    writable: bool = False,
-    home: bool = False,
-    root: bool = False,
-    entrypoint: bool = False,
+    view: ContainerView, command: tuple[str, ...], environment: Mapping[str, str], cluster: str | None = None
 ) -> tuple[list[str], dict[str, str], str]:
-    """How to run `command`, or the image's entry point, in `image`: a .sqsh file or a name in the image folder.
+    """How to run `command`, or the image's entry point, in the image of `view`: a .sqsh file, or a name in the folder.
 
     Returns the command line and environment to execute, and the name of the image if it must be unpacked first, else
-    "". `environment` overrides the image's own variables. Raises NotFoundError, and UsageError for a bad mount.
+    "". `environment` overrides the image's own variables. Raises NotFoundError.
     """
-    path = find(image, cluster).path.absolute()
-    parsed = []
-    for mount in mounts:
-        source, colon, rest = mount.partition(":")  # made absolute, such as `.` or `~/data`
-        parsed.append(Mount.parse(f"{expanded(source).absolute()}{colon}{rest}" if source else mount))
-    view = ContainerView(
-        image=str(path),
-        mounts=tuple(parsed),
-        workdir=workdir,
-        writable=writable,
-        mount_home=home,
-        remap_root=root,
-        entrypoint=entrypoint,
-        environment=tuple(environment or ()),
-    )
+    path = find(view.image, cluster).path.absolute()
+    view = replace(view, image=str(path), environment=tuple(environment))
     runner = str(Path(clusterctl.__file__).parent / "launcher" / "containers")
     argv = isolated(sys.executable, runner, *view.flags(), "--", *command)
-    return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
+    return argv, {**os.environ, **environment}, "" if is_here(path) else path.name
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:

@@ -76,7 +76,7 @@ class FirstFiles(Shown):
         """Write all files or none: raises UsageError if a different file exists, unless `force` replaces it."""
         there = [str(path) for path, text in self.texts.items() if _differs(path, text)]
         if there and not force:
-            raise UsageError(f"file exists: {', '.join(there)}", "choose another name, or replace it with --force")
+            raise UsageError(f"file exists: {', '.join(there)}", "choose another name, or replace it with `force=True`")
         for path, text in self.texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, text, mode=0o644)
@@ -133,7 +133,7 @@ def converted(script: Path) -> Converted:
             raise ConfigError(f"{script}: larger than 1 MiB", "is it a batch script?")
         return convert(text.decode())
     except OSError as error:
-        hint = "name a script for sbatch, such as: --from train.sbatch"
+        hint = "name a script for sbatch, such as train.sbatch"
         raise ConfigError(f"cannot read the script: {reason(error)}", hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{script}: not UTF-8 text", "is it a batch script?") from error

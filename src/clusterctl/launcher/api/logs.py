@@ -92,8 +92,8 @@ def read_logs(
         except ValueError:
             from_time = time_of(since.encode())
         if from_time is None:
-            hint = 'for example --since 20m, or "2026-01-31 12:00:00"'
-            raise UsageError(f"--since {since}: not an age or a time", hint)
+            hint = 'for example `since="20m"`, or "2026-01-31 12:00:00"'
+            raise UsageError(f"`since=` {since}: not an age or a time", hint)
     wanted = expression(grep)
 
     def takes(line: Line) -> bool:
@@ -107,7 +107,7 @@ def expression(grep: str | None) -> re.Pattern[bytes] | None:
     try:
         return re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
     except re.error as error:
-        raise UsageError(f"--grep {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
+        raise UsageError(f"`grep=` {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
 
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from clusterctl.launcher.config.program import with_interpreter
 from clusterctl.shared.errors import UsageError
 
 Overrides = Mapping[str, object] | Iterable[str]
-"""Values by key (`{"train.epochs": 5}`), or arguments of `--set` (`["train.epochs=5"]`)."""
+"""Values by key (`{"train.epochs": 5}`), or `KEY=VALUE` each (`["train.epochs=5"]`)."""
 
 Axes = Mapping[str, str | Iterable[object]] | Iterable[str]
-"""Values of a sweep by key (`{"train.lr": [1e-3, 1e-2], "train.seed": "0..4"}`), or arguments of `--sweep`."""
+"""Values of a sweep by key (`{"train.lr": [1e-3, 1e-2], "train.seed": "0..4"}`), or `KEY=VALUES` each."""
 
 Program = Sequence[str | os.PathLike[str]]
 """A program and its arguments, one string each."""

@@ -66,7 +66,7 @@ def rank_of(run: Run, role: str, number: int) -> int:
     if not (ranks := record.seating.ranks_of(role)):
         raise UsageError(f"{run.id} has no role {role}", f"one of {', '.join(record.job.role)}")
     if number >= len(ranks):
-        raise UsageError(f"role {role} has no rank {number}", f"--rank 0 to {len(ranks) - 1}")
+        raise UsageError(f"role {role} has no rank {number}", f"`rank=`: 0 to {len(ranks) - 1}")
     return ranks[number]
 
 

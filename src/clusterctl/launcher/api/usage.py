@@ -58,7 +58,7 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
     """
     if by not in NAMES:
         raise UsageError(f"no such grouping: {by}", f"one of {', '.join(NAMES)}")
-    seconds = age_seconds("--since", since)
+    seconds = age_seconds("since", since)
     found = query(cluster=cluster).look()
     first = None if seconds is None else found.as_of - seconds
     stretches: list[Stretch] = []

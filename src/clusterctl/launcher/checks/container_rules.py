@@ -200,7 +200,7 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
     if minor and tuple(map(int, minor.split("."))) < OLDEST_PYTHON:
         yield fail("image", f"{python} in the image is Python {minor}", "clusterctl needs 3.11 or later in the image")
     if facts.brings_code and "clusterctl" not in contents.packages and not facts.brings_packages:
-        hint = "mount clusterctl into the image: --code mounted; or build one with it: clusterctl image build"
+        hint = 'mount clusterctl into the image: `container.code = "mounted"`; or build one: clusterctl image build'
         yield fail("image", f"{python} in the image has no clusterctl", hint)
 
 

@@ -164,8 +164,8 @@ def program_rules(found: Surroundings) -> Iterator[Check]:
             yield fail("setup", f"setup: no such file: {path}", "see `setup` in the cluster and job files")
     if found.activation and not (programs.named or programs.selecting or programs.in_image):
         message = f"{programs}, not from the environment active in your shell"
-        setting = f"setup={json.dumps([found.activation], ensure_ascii=False)}"
-        yield warn("programs", message, f"to use your shell's: --set {shlex.quote(setting)}")
+        setting = f"setup = {json.dumps([found.activation], ensure_ascii=False)}"
+        yield warn("programs", message, f"to use your shell's: `{setting}`")
 
 
 def requirement(package: str) -> str:

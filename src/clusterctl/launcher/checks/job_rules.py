@@ -68,7 +68,7 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
         yield fail("program", f"{key}: no such file: {program.path}", hint)
     for key, module in found.wanted.modules if found.wanted else ():
         if not module.there:
-            hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"
+            hint = "unless the Python of the ranks has such a package; another folder: `code = FOLDER`"
             yield warn("program", f"{key}: no such file: {module.path}", hint)
     if found.wanted and found.wanted.forward and (problem := found.wanted.forward.problem):
         what, hint = problem
@@ -135,7 +135,7 @@ def changed_batch(before: Batches | None, now: Batches | None) -> Iterator[Check
     """A warning if a different number of ranks changes the global batch, and thus the training."""
     if before and now and before.ranks != now.ranks and before.size != now.size:
         message = f"the global batch changes from {before.size:,} on {before.ranks:,} ranks to {now.size:,}"
-        yield warn("batch", message, f"keep it with: --set train.global_batch_size={before.size}")
+        yield warn("batch", message, f"keep it with: `train.global_batch_size = {before.size}`")
 
 
 def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types: Sequence[str] = ()) -> Check | None:

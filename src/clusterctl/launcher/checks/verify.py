@@ -158,20 +158,21 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
 
 
 def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
-    """The commands that would pass, or only the flags to add if the typed command is unknown; and the checks' hints."""
+    """The command that would pass, or the settings to add if the typed command is unknown; and the checks' hints."""
     changes = {key: value for check in fatal for key, value in check.changes.items()}
-    flags: list[str] = []
-    for key, value in changes.items():
-        flags += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
     first = [check.first for check in fatal if check.first] if changes else []
     cluster, remedy = _cluster_flag(resolved.cluster) if changes else None, ""
     if changes and resolved.typed and cluster is not None and all(check.changes for check in fatal):
         settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
         kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
+        flags: list[str] = []
+        for key, value in changes.items():
+            flags += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
         typed = with_options(["clusterctl", *resolved.typed], [*cluster, *kept, *flags])
         remedy = " && ".join([*first, shlex.join(typed)])
     elif changes:
-        remedy = ", then ".join([*first, f"add {shlex.join(flags)}"])
+        added = " ".join(f"`{key} = {value}`" for key, value in changes.items())
+        remedy = ", then ".join([*first, f"add {added}"])
     return "\n".join(dict.fromkeys(filter(None, [remedy, *(check.hint for check in fatal)])))
 
 

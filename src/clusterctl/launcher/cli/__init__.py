@@ -233,9 +233,10 @@ def _explained(error: OSError) -> tuple[str, str]:
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:
+    from clusterctl.launcher.cli.flags import with_flags
     from clusterctl.launcher.display.plain import plain_lines
 
     for label, text in (("error", message), ("hint", hint)):
         if text:
-            click.echo(f"{label}: " + plain_lines(text).replace("\n", "\n  "), err=True)
+            click.echo(f"{label}: " + plain_lines(with_flags(text)).replace("\n", "\n  "), err=True)
     return exit_code

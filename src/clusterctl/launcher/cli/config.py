@@ -9,6 +9,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.submitting.submit import load
 from clusterctl.launcher.api.submitting.verify import doctor as examine
 from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
+from clusterctl.launcher.cli.flags import with_flags
 from clusterctl.launcher.cli.options import WithProgram, echo_json, output_option
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.explanation import lines_of_checks
@@ -108,5 +109,5 @@ def doctor(cluster: str | None, output: str) -> int:
         echo_json(json_output.checks(found.cluster, found.checks))
     else:
         for line in lines_of_checks(found.checks):
-            click.echo(line)
+            click.echo(with_flags(line))
     return int(not found.ok)

@@ -19,7 +19,7 @@ import click
 
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.remote import request as api
-from clusterctl.launcher.api.remote.payload import Payload, load_payload, payload_of_restart, text_file
+from clusterctl.launcher.api.remote.payload import Payload, Sends, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.plain import ForeignOutput, plain
@@ -119,7 +119,7 @@ class Forwarded:
                     stage=values.get("stage"),
                     program=values.get("program", ()),
                     overrides=options.typed_settings(values),
-                    with_code=self.manner.code and values["dry_run"] != "script",
+                    sends=Sends.CODE if self.manner.code and values["dry_run"] != "script" else Sends.VARIABLES,
                     large=large,
                     progress=progress,
                 )

@@ -122,12 +122,19 @@ def import_(verbose: bool, **wanted: Any) -> None:
 )
 @click.option("--workdir", metavar="FOLDER", help="Working directory; default: the image's.")
 @click.option("--writable", is_flag=True, help="Allow writes, to a copy that is discarded afterwards.")
-@click.option("--home", is_flag=True, help="Mount the home folder.")
-@click.option("--root", is_flag=True, help="Run as root inside the container.")
+@click.option("--home", "mount_home", is_flag=True, help="Mount the home folder.")
+@click.option("--root", "remap_root", is_flag=True, help="Run as root inside the container.")
 @click.option("--entrypoint", is_flag=True, help="Run through the image's entry point.")
 @cluster_option
 @remotely(here=True)
-def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> None:
+def run(
+    image: str,
+    command: tuple[str, ...],
+    mounts: tuple[str, ...],
+    settings: tuple[str, ...],
+    cluster: str | None,
+    **manner: Any,
+) -> None:
     """Run COMMAND in IMAGE, a .sqsh file or a name in the image folder, as it would run in a task.
 
     Without COMMAND, run the image's default command. Needs no root, pyxis or enroot. Options come before IMAGE.
@@ -138,7 +145,8 @@ def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> N
       clusterctl image run --mount . ./mine.sqsh -- python train.py
     """
     words = command[1:] if command[:1] == ("--",) else command
-    argv, environment, unpacks = api.in_image(command=words, environment=dict(map(_variable, settings)), **wanted)
+    view = api.ContainerView(image=image, mounts=tuple(map(api.mount_of, mounts)), **manner)
+    argv, environment, unpacks = api.in_image(view, words, dict(map(_variable, settings)), cluster)
     if sys.stderr.isatty() and unpacks:
         click.echo(f"unpacking {unpacks} (once only)", err=True)
     sys.stdout.flush()

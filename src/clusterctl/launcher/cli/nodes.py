@@ -135,6 +135,7 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         else:
             echo_json(json_output.nodes(nodes_of(cluster), cluster))
         return
+    from clusterctl.launcher.cli.flags import with_flags
     from clusterctl.launcher.display import tables, terminal
     from clusterctl.launcher.display.plain import plain_lines
 
@@ -143,7 +144,7 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         found = fit(job, cluster, overrides=settings)
         tables.show_room(console, found.rooms)
         console.print()
-        click.echo(plain_lines(tables.verdict(found.answer)))
+        click.echo(plain_lines(with_flags(tables.verdict(found.answer))))
     else:
         inventory = nodes_of(cluster)
         tables.show_partitions(console, inventory)

@@ -234,11 +234,12 @@ def echo_json(record: Mapping[str, Any]) -> None:
 
 def warn(message: str, hint: str = "") -> None:
     """Print a warning to stderr."""
+    from clusterctl.launcher.cli.flags import with_flags
     from clusterctl.launcher.display.plain import plain
 
-    click.echo(f"warning: {plain(message)}", err=True)
+    click.echo(f"warning: {plain(with_flags(message))}", err=True)
     if hint:
-        click.echo(f"hint: {plain(hint)}", err=True)
+        click.echo(f"hint: {plain(with_flags(hint))}", err=True)
 
 
 def show_batches(batches: Batches | None) -> None:
@@ -250,9 +251,10 @@ def show_batches(batches: Batches | None) -> None:
 def show_advice(advice: str) -> None:
     """Print how a request compares with what earlier runs needed."""
     if advice:
+        from clusterctl.launcher.cli.flags import with_flags
         from clusterctl.launcher.display.plain import plain
 
-        click.echo(plain(advice), err=True)
+        click.echo(plain(with_flags(advice)), err=True)
 
 
 def warn_of(problems: Iterable[Any]) -> None:

@@ -35,7 +35,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
         if shutil.which("sbatch", path=environment.get("PATH")):
             raise UsageError(
                 "which cluster? this machine has sbatch, so nothing runs here by default",
-                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; to run on this machine anyway: --cluster local",
+                '`cluster=NAME`, or CLUSTERCTL_CLUSTER=NAME; to run on this machine anyway: `cluster="local"`',
             )
         name = "local"
     path = find_file("cluster", name, cwd)

@@ -156,7 +156,7 @@ def with_environment(resolved: Resolved, earlier: RunDir | None = None) -> Resol
 
 def _earlier(run: RunDir, cluster: Cluster) -> Path:
     """The environment of an earlier run. Raises ConfigError if it is gone, or on another cluster's disk."""
-    hint = "build it from the lock file: --set environment=/path/to/uv.lock"
+    hint = 'build it from the lock file: `environment = "/path/to/uv.lock"`'
     try:
         folder = run.venv.readlink()
     except OSError as error:

@@ -136,7 +136,7 @@ def require_wheels(pins: Pins) -> None:
     """Raise ConfigError if a package has no wheel: building it would run its code on this machine."""
     if lacking := [f"{one.name} {one.version}" for one in pins.packages if not one.has_wheel]:
         message = f"environment: only source, no wheel, in {pins.file}: {_few(lacking)}; building runs their code"
-        raise ConfigError(message, "to build them on the login node nevertheless: --set environment_builds=true")
+        raise ConfigError(message, "to build them on the login node nevertheless: `environment_builds = true`")
 
 
 def _parsed(name: str, text: str) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path
         values.origins["code",] = "default: the current folder"
         if is_home(cwd):
             message = f"refusing to copy your home folder, the current folder, into a run: {cwd}"
-            raise ConfigError(message, "change to the folder of the program, or set it: --set code=FOLDER")
+            raise ConfigError(message, "change to the folder of the program, or set it: `code = FOLDER`")
     container = job.container
     if container.image == NO_IMAGE:
         container = Container()
@@ -310,7 +310,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
     for name in sorted(own & set(resources.sbatch)):
-        instead = "use --sweep instead" if name == "array" else "use the job file's key instead"
+        instead = "use a sweep instead" if name == "array" else "use the job file's key instead"
         yield Problem(("resources", "sbatch", name), f"clusterctl sets this option; {instead}")
     if job.notify.command and not job.notify.command[0]:
         yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')

@@ -98,8 +98,9 @@ def completed(job: Job, cluster: Cluster, values: Values) -> Job:
     for name in _OF_THE_JOB:
         origin = values.origin(("resources", name))
         if origin and not origin.startswith(("default", "cluster ")):
-            hint = f"set it in the role: [[role]] {name} = ..., or --set role.{next(iter(roles))}.{name}=..."
-            raise ConfigError(f"{origin}: resources.{name}: the roles decide about it; remove this key", hint)
+            hint = f"set it in the role: [[role]] {name} = ..., or `role.{next(iter(roles))}.{name} = VALUE`"
+            place = values.place(("resources", name))
+            raise ConfigError(f"{place}: resources.{name}: the roles decide about it; remove this key", hint)
         values.origins["resources", name] = ORIGIN
     kind = cluster.gpus_per_node.written if cluster.gpus_per_node is not None else 0
     gpus = f"{kind.rpartition(':')[0]}:{seated.gpus_per_node}" if isinstance(kind, str) and ":" in kind else None

@@ -121,7 +121,8 @@ def _place(values: Values, script: UserScript, cluster: Cluster, settings: tuple
         values.put(("code",), str(folder), "default: the current folder")
     elif not chdir.startswith("/"):
         where = f"{script.place}:{line.line}: " if line and not typed else ""
-        hint = f"name a folder of {cluster.host}: --chdir /FOLDER\nor leave it out, to start in a copy of this folder"
+        named = f"name a folder of {cluster.host}: `resources.sbatch.chdir = /FOLDER`"
+        hint = f"{named}\nor leave it out, to start in a copy of this folder"
         raise UsageError(f"{where}--chdir={chdir} is relative, but the script is sent to {cluster.host}", hint)
 
 

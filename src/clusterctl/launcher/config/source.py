@@ -58,6 +58,11 @@ class Values:
         inside = (origin for path, origin in self.origins.items() if path[: len(key)] == key)
         return next(inside, "")
 
+    def place(self, key: Key) -> str:
+        """The origin of the value at `key` as messages name it."""
+        origin = self.origin(key)
+        return "`overrides=`" if origin == "--set" else origin
+
     def layer(self, other: Values) -> None:
         for key, origin in other.origins.items():
             self.put(key, other.get(key), origin)
@@ -110,7 +115,7 @@ def explained(problems: list[Problem], values: Values, path: Path, hint: str = _
     file = shown_path(path)
     hints = [problem.hint or _meant(problem, values) for problem in problems]
     hint = next(filter(None, hints), hint)
-    lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
+    lines = [f"{values.place(problem.path) or file}: {problem}" for problem in problems]
     if len(lines) == 1:
         return ConfigError(lines[0], hint)
     listed = "\n  ".join(lines)
@@ -122,7 +127,7 @@ def _meant(problem: Problem, values: Values) -> str:
     value, meant = values.get(problem.path), problem.nearest
     if values.origin(problem.path) != "--set" or not meant or " or " in meant or type(value) not in (int, float):
         return ""
-    return f"did you mean --set {'.'.join([*problem.path[:-1], meant] if '.' not in meant else [meant])}={value}?"
+    return f"did you mean `{'.'.join([*problem.path[:-1], meant] if '.' not in meant else [meant])} = {value}`?"
 
 
 def shown_path(path: Path) -> str:

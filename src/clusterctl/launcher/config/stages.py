@@ -86,7 +86,7 @@ def chosen(stages: list[StageOfJob], name: str | None, path: Path) -> StageOfJob
         return None
     names = ", ".join(stage.name for stage in stages)
     if name is None:
-        raise HasStages(f"{shown_path(path)} has stages: {names}", "all: clusterctl submit JOB; one: --stage NAME")
+        raise HasStages(f"{shown_path(path)} has stages: {names}", "all: clusterctl submit JOB; one: `stage=NAME`")
     found: Iterator[StageOfJob] = (stage for stage in stages if stage.name == name)
     if stage := next(found, None):
         return stage

@@ -46,9 +46,9 @@ KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # They would keep `submit` from getting the ID of one job at once; each with a hint.
 UNSUPPORTED = {
-    "clusters": "remove it, and choose the cluster with --cluster",
-    "test-only": "remove it, and submit with --dry-run=slurm",
-    "wait": "remove it, and submit with --wait",
+    "clusters": "remove it, and choose the cluster with `cluster=`",
+    "test-only": "remove it, and type: clusterctl submit SCRIPT --dry-run=slurm",
+    "wait": "remove it, and type: clusterctl submit SCRIPT --wait",
 }
 # Starts of tasks that the srun of ours, first on PATH, does not see.
 _UNSEEN = re.compile(

@@ -125,7 +125,7 @@ def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None
         raise ImageError(f"no space left for wheels: {message}", "see: df -h")
     hint = "check the network and pip's settings: pip config list"
     if "No matching distribution" in done.stderr and "torch" in message:
-        hint = f"name an index that has it: {INDEX}=URL; or choose another version: --with 'torch>=2.6'"
+        hint = f"name an index that has it: {INDEX}=URL; or choose another version: `replacing=torch>=2.6`"
     raise ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
 
 

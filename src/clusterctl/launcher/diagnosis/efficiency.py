@@ -159,14 +159,14 @@ def _gpus(use: Use) -> Iterator[Advice]:
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
         idle = use.gpu_hours * (1 - percent / 100)
         text = f"The GPUs were busy {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
-        change = "" if (input_share(use) or 0) > MUCH else f"--set train.{use.batch_key}=N, larger"
+        change = "" if (input_share(use) or 0) > MUCH else f"train.{use.batch_key}=N, larger"
         yield Advice("GPUs idle", text, change)
     if unused:
         names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
         more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
         busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= GPU_IDLE_PERCENT)
         needed = max(busy.values(), default=0)
-        change = f"--set resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
+        change = f"resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
         text = f"{len(unused)} of {len(use.gpus)} GPUs were idle: {names}{more}."
         yield Advice("GPUs unused", text, change if needed < use.gpus_per_node else "")
 
@@ -175,10 +175,10 @@ def _time_lost(use: Use) -> Iterator[Advice]:
     """Waiting within a step, and restarts."""
     if (share := input_share(use) or 0) > MUCH:
         text = f"{share:.0%} of a step is spent waiting for input: sampling neighbours and gathering features."
-        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
+        yield Advice("Input-bound", text, f"resources.cpus_per_task={2 * use.cpus_per_task}")
     if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between ranks: fewer nodes or a larger batch would cost less."
-        yield Advice("Communication", text, f"--set train.{use.batch_key}=N, larger")
+        yield Advice("Communication", text, f"train.{use.batch_key}=N, larger")
     wasted = use.undone + use.restarting
     if use.restarts and use.held and wasted / use.held > WASTE:
         gpus = use.nodes * use.gpus_per_node
@@ -197,18 +197,18 @@ def _unused_requests(use: Use) -> Iterator[Advice]:
         needed = max(1, math.ceil(busiest * HEADROOM / use.tasks_per_node))
         if busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
             text = f"No node used more than {busiest:.1f} of its {asked} CPUs."
-            yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
+            yield Advice("Too many CPUs", text, f"resources.cpus_per_task={needed}")
     memory = use.memory_asked if use.held >= _SHORTEST_SECONDS else None
     if memory is not None and highest is not None and highest < UNUSED_SHARE * memory:
         text = f"No node used more than {highest / 2**30:.1f} of the {memory / 2**30:.0f} GiB of memory requested."
-        yield Advice("Too much memory", text, f"--set resources.memory={written_memory(enough_memory(highest))}")
+        yield Advice("Too much memory", text, f"resources.memory={written_memory(enough_memory(highest))}")
     if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
         minutes = enough_time(use.held) // 60
         text = (
             f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm may start it earlier "
             "with a shorter limit."
         )
-        yield Advice("Time limit", text, f"--set resources.time={minutes}m")
+        yield Advice("Time limit", text, f"resources.time={minutes}m")
 
 
 def _share(use: Use, *parts: str) -> float | None:

@@ -39,7 +39,7 @@ def not_learning(trend: LossTrend | None) -> NotLearning | None:
         return None
     if trend.broken:
         since = f" since step {trend.broken_since}" if trend.broken_since is not None else ""
-        hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
+        hint = "lower train.lr, or limit the gradients: train.clip_norm=1.0"
         if trend.broken_since is not None and trend.broken_since <= 1:  # no step has changed the weights before it
             hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
         return _finding(f"loss is {trend.broken}", f"the loss is {trend.broken}{since}", hint)

@@ -53,8 +53,8 @@ _REASONS = {
     "MaxMemPerLimit": Reason("it requests more memory than allowed per node or CPU", Kind.LIMIT),
     "AccountNotAllowed": Reason("its account may not use this partition", Kind.LIMIT),
     "QOSNotAllowed": Reason("its quality of service may not use this partition", Kind.LIMIT),
-    "InvalidAccount": Reason("its account is no longer valid", Kind.PERSON, "submit it again with --account"),
-    "InvalidQOS": Reason("its quality of service is no longer valid", Kind.PERSON, "submit it again with --qos"),
+    "InvalidAccount": Reason("its account is no longer valid", Kind.PERSON, "submit it again with another account"),
+    "InvalidQOS": Reason("its quality of service is no longer valid", Kind.PERSON, "submit it again with another one"),
     "Licenses": Reason("a licence it requests is in use", Kind.TIME, "see: scontrol show licenses"),
     "Reservation": Reason(
         "its reservation has not started yet, or is fully used", Kind.TIME, "scontrol show reservation"

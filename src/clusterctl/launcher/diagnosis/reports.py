@@ -34,7 +34,7 @@ OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never beca
 )
 _MAYBE_MEMORY = (
     "nothing records who killed it: if its memory was short, ask for more "
-    "(--set resources.memory=SIZE, or sbatch --mem), or start fewer data loader workers"
+    "(resources.memory=SIZE, or sbatch --mem), or start fewer data loader workers"
 )
 _NEARLY_FULL = 0.9
 # Exceptions whose message quotes the program's own values.

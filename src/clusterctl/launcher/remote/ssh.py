@@ -84,7 +84,7 @@ def bring_port(host: str, here: int, there: int) -> None:
     done = _control(host, "forward", f"-L{_LOOPBACK}:{here}:{_LOOPBACK}:{there}")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise HostError(f"cannot forward a port of {host} to port {here}: {last}", "choose another port: --port N")
+        raise HostError(f"cannot forward a port of {host} to port {here}: {last}", "choose another port: `port=N`")
     with suppress(OSError), socket.create_connection((_LOOPBACK, here), timeout=CONNECT_SECONDS) as asked:
         asked.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         if asked.recv(1):

@@ -118,7 +118,7 @@ def check_packages(request: SandboxRequest, path: str = marked_processes.PATH) -
 def check_cgroups() -> None:
     missing = [name for name in _CONTROLLERS if not (_CGROUPS / name / "cgroup.procs").exists()]
     if missing:
-        raise UsageError(f"cgroups v1 not available: {', '.join(missing)}", "omit --cgroups")
+        raise UsageError(f"cgroups v1 not available: {', '.join(missing)}", "omit `cgroups=`")
 
 
 def _start(sandbox: Sandbox) -> None:
@@ -285,5 +285,5 @@ def _make_gpu(sandbox: Sandbox, number: int) -> Path:
         if not device.exists():
             os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(_GPU_MAJOR, number))
     except PermissionError as error:
-        raise UsageError("only root can create device nodes for GPUs", "omit --gpus-per-node") from error
+        raise UsageError("only root can create device nodes for GPUs", "omit `gpus_per_node=`") from error
     return device

@@ -102,7 +102,7 @@ class Slurm:
         """The absolute path of a Slurm command; raises SlurmError if there is none."""
         path = self.locate(command)
         if path is None:
-            raise SlurmError(f"{command} is not on PATH", "is this a Slurm login node? to run here: --cluster local")
+            raise SlurmError(f"{command} is not on PATH", 'is this a Slurm login node? to run here: `cluster="local"`')
         return path
 
     def snapshot(self) -> Snapshot:

@@ -106,7 +106,7 @@ class _Conversion:
             if _starts(one.text):
                 if several:
                     return CarriedLine(
-                        one.number, one.text, problem="one of several programs; a job runs only one, see `--after`"
+                        one.number, one.text, problem="one of several programs; a job runs only one, see `after=`"
                     )
                 return self._program(one)
             return self._preparation(one)

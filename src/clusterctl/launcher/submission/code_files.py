@@ -102,7 +102,7 @@ def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str =
     holds = f"{more_than}{plural(len(files), 'file')}, {size / 2**20:,.0f} MiB"
     message = f"code: {project} contains {holds}; the largest: {largest(files)}"
     hint = "exclude data with .gitignore, or set `code` to the folder that contains only the program"
-    return LargeCode(message, f"{hint}; to copy everything: --large-code")
+    return LargeCode(message, f"{hint}; to copy everything: `large_code=True`")
 
 
 def largest(files: Iterable[CodeFile]) -> str:

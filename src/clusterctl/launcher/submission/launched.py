@@ -62,7 +62,10 @@ def problems(job: Job, *, tasks_are_given: bool) -> Iterator[tuple[str, str]]:
         message = (
             f"each of the {tasks} tasks per node starts {name}: in the command line of a shell, it is not recognised"
         )
-        yield message, "add --tasks-per-node 1 if it starts the workers of a node, or name it without the shell"
+        yield (
+            message,
+            "add `resources.tasks_per_node = 1` if it starts the workers of a node, or name it without the shell",
+        )
     if launch is None:
         return
     if tasks > 1:
@@ -73,7 +76,7 @@ def problems(job: Job, *, tasks_are_given: bool) -> Iterator[tuple[str, str]]:
     nodes = launch.given.get("--nnodes") or launch.given.get("--num-machines") or ""
     if nodes.isdecimal() and int(nodes) != resources.nodes:
         message = f"{launch.name} expects {plural(int(nodes), 'node')}, and the job has {resources.nodes}"
-        yield message, f"leave out the number, which is filled in, or add --nodes {nodes}"
+        yield message, f"leave out the number, which is filled in, or add `resources.nodes = {nodes}`"
 
 
 def _seen(job: Job) -> LaunchedJob:

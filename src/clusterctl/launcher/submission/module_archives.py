@@ -65,7 +65,7 @@ def archive_modules(plan: Plan, code: Path, progress: ProgressListener = SILENT)
     except OSError as error:
         message = f"cannot archive the modules for the nodes: {reason(error)}"
         raise ConfigError(
-            message, "is the disk full? to run without these copies: --set resources.local_code=false"
+            message, "is the disk full? to run without these copies: `resources.local_code = false`"
         ) from error
 
 

@@ -94,13 +94,12 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         message = (
             f"the job requests {plural(resources.nodes, 'node')}, allocation {allocation.job_id} has {allocation.nodes}"
         )
-        raise UsageError(
-            message, f"add --nodes {allocation.nodes}, or hold more: clusterctl alloc --nodes {resources.nodes}"
-        )
+        hint = f"add `resources.nodes = {allocation.nodes}`, or hold more: clusterctl alloc --nodes {resources.nodes}"
+        raise UsageError(message, hint)
     gpus = GpuCount(resources.gpus_per_node or 0)
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
         there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} per node"
-        hint = f"add --gpus-per-node {gpus.of_same_type(allocation.gpus_per_node)}"
+        hint = f'add `resources.gpus_per_node = "{gpus.of_same_type(allocation.gpus_per_node)}"`'
         raise UsageError(f"the job requests {gpus.in_words} per node, {there}", hint)
     cpus = resources.nodes * asked_of(resources).cpus
     if allocation.cpus is not None and cpus > allocation.cpus:
@@ -113,7 +112,7 @@ def _refuse_spares(resolved: Resolved) -> None:
     for key, value in (("resources.spare_nodes", 0), ("restart.min_nodes", None)):
         table, name = key.split(".")
         if getattr(getattr(resolved.job, table), name) not in (0, None):
-            hint = f"remove {key}" if value is None else f"add --set {key}=0"
+            hint = f"remove {key}" if value is None else f"add `{key} = 0`"
             raise UsageError(f"{key}: not supported in an allocation, which ends when it loses a node", hint)
 
 
@@ -121,7 +120,7 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
     """`plan` as a warm run in `allocation`. `stamp` distinguishes the image from others with the same name."""
     _refuse_spares(resolved)
     if plan.staging:
-        hint = "add --set resources.local_code=false"
+        hint = "add `resources.local_code = false`"
         raise UsageError("resources.local_code: not supported in an allocation", hint)
     step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(

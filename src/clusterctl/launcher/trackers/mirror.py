@@ -124,7 +124,7 @@ def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
     except ModuleNotFoundError as error:
         missing, package = f"{name} is not installed", {"mlflow": "mlflow-skinny"}.get(name, name)
         if client_data():  # clusterctl alone was uploaded, for the login node's Python
-            hint = "copy from the node, whose Python may have it: --set track.where=node"
+            hint = 'copy from the node, whose Python may have it: `track.where = "node"`'
             raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
         raise ConfigError(f"{missing} here: no module {error.name}", adding(package)) from error
     return sink

@@ -185,7 +185,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
     for name, other in alternatives(hints).items():
         if record.get(name) is not None:
             if record.get(other) is not None:
-                hint = f"remove {other} or {name}; values of the job file count in addition to --set"
+                hint = f"remove {other} or {name}; values of the job file count in addition to `overrides=`"
                 problems.append(Problem((*path, name), f"cannot be set together with {other}", hint=hint))
             record = {**record, other: None}  # also instead of its default
         elif other in record and record[other] is None:

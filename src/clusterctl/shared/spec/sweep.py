@@ -63,13 +63,13 @@ def parse_axis(text: str) -> Axis:
     key, values = key.strip(), values.strip()
     if not equals or not key or not values:
         shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
-        raise UsageError(f"--sweep: expected KEY=VALUES, not: {shown and shown[0]}", "for example train.lr=1e-3,3e-3")
+        raise UsageError(f"`axes=`: expected KEY=VALUES, not: {shown and shown[0]}", "for example train.lr=1e-3,3e-3")
     if span := _SPAN.fullmatch(values):
         return _span(key, *span.groups())
     found = [value for part in _split_at_commas(values) for value in _values(key, part)]
     duplicate = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
     if duplicate is not None:
-        raise UsageError(f"--sweep {key}: {duplicate} appears twice", "list each value once")
+        raise UsageError(f"`axes=` {key}: {duplicate} appears twice", "list each value once")
     return ListedValues(tuple((f"{key}={value}",) for value in found))
 
 
@@ -89,7 +89,7 @@ def filled(program: Sequence[str], row: Settings, names: Iterable[str]) -> list[
     values = {key: value for key, _, value in (setting.partition("=") for setting in row) if key in names}
     if missing := [name for name in values if not any(f"{{{name}}}" in word for word in program)]:
         hint = f"vary a key such as train.{missing[0]}, or write {{{missing[0]}}} into the program: -- PROGRAM"
-        raise UsageError(f"--sweep {missing[0]}: neither a job key nor in the program", hint)
+        raise UsageError(f"`axes=` {missing[0]}: neither a job key nor in the program", hint)
     for name, value in values.items():
         program = [word.replace(f"{{{name}}}", value) for word in program]
     return [*program]
@@ -121,18 +121,18 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
     rows = ((f"{axis.key}=",) if isinstance(axis, NumberRange) else _joined(axis.choices) for axis in axes)
     keys = [set(map(key_of, row)) for row in rows]
     if duplicates := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
-        raise UsageError(f"{duplicates[0]} is swept twice", "write all its values after one --sweep")
+        raise UsageError(f"{duplicates[0]} is swept twice", "write all its values after one `axes=`")
     finite = [axis for axis in axes if isinstance(axis, ListedValues)]
     grid = math.prod(len(axis.choices) for axis in finite)
     if samples is None and len(finite) < len(axes):
-        raise UsageError("log: and uniform: are sampled at random", "set the number of runs: --samples 20")
+        raise UsageError("log: and uniform: are sampled at random", "set the number of runs: `samples=20`")
     count = grid if samples is None else samples
     if count > MOST_RUNS:
-        raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw a sample: --samples 100")
+        raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw a sample: `samples=100`")
     if samples is None:
         return [_joined(parts) for parts in itertools.product(*(axis.choices for axis in finite))]
     if len(finite) == len(axes) and samples > grid:
-        raise UsageError(f"--samples {samples}: there are only {grid} combinations", "leave --samples out")
+        raise UsageError(f"`samples={samples}`: there are only {grid} combinations", "leave `samples=` out")
     return list(itertools.islice(_drawn(axes, random.Random(seed)), samples))
 
 
@@ -144,7 +144,7 @@ def _drawn(axes: Sequence[Axis], chance: random.Random) -> Iterator[Settings]:
         if found not in seen:
             seen.add(found)
             yield found
-    raise UsageError(f"--samples: only {len(seen)} different runs were found", "request fewer, or widen the ranges")
+    raise UsageError(f"`samples=`: only {len(seen)} different runs were found", "request fewer, or widen the ranges")
 
 
 def _joined(parts: Iterable[Settings]) -> Settings:
@@ -155,11 +155,11 @@ def _span(key: str, kind: str, first: str, last: str) -> NumberRange:
     try:
         low, high = float(first), float(last)
     except ValueError:
-        raise UsageError(f"--sweep {key}: not numbers: {first}..{last}", f"for example {key}=log:1e-4..1e-1") from None
+        raise UsageError(f"`axes=` {key}: not numbers: {first}..{last}", f"for example {key}=log:1e-4..1e-1") from None
     logarithmic = kind == "log"
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (logarithmic and low <= 0):
         above = ", both above 0" if logarithmic else ""
-        raise UsageError(f"--sweep {key}: {first}..{last}", f"write the smaller number first{above}")
+        raise UsageError(f"`axes=` {key}: {first}..{last}", f"write the smaller number first{above}")
     whole = all(re.fullmatch(r"-?[0-9]+", end, re.ASCII) for end in (first, last))
     return NumberRange(key, low, high, logarithmic, whole)
 
@@ -172,7 +172,7 @@ def _values(key: str, text: str) -> list[str]:
     step = int(match[3]) if match[3] else 1
     count = (last - first) // step + 1 if step > 0 else 0
     if not 0 < count <= MOST_RUNS:
-        raise UsageError(f"--sweep {key}: not a range of whole numbers: {text}", f"for example {key}=0..4")
+        raise UsageError(f"`axes=` {key}: not a range of whole numbers: {text}", f"for example {key}=0..4")
     return [str(number) for number in range(first, last + 1, step)]
 
 

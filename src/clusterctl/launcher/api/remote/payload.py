@@ -7,6 +7,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,14 @@ class Payload:
         return name if isinstance(name, str) and name in os.environ and name not in self.variables else None
 
 
+class Sends(Enum):
+    """What goes to the other machine with a job: each includes those before it."""
+
+    JOB = auto()  # its file, for a question about it
+    VARIABLES = auto()  # and the variables that it may name
+    CODE = auto()  # and its project and lock file
+
+
 def load_payload(
     cluster: Cluster,
     job: str | None,
@@ -77,15 +86,11 @@ def load_payload(
     stage: str | None = None,
     program: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    with_code: bool = True,
-    only_asks: bool = False,
+    sends: Sends = Sends.CODE,
     large: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Payload:
-    """The data of a submission. Raises ConfigError for problems with the job before anything is sent.
-
-    A request that `only_asks` about the job sends its file, and no variables.
-    """
+    """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
     payload = Payload(progress=progress)
     if job is None and not program:
         return payload
@@ -105,7 +110,7 @@ def load_payload(
         is_there = job is not None and not ("/" in job or job.endswith(".toml")) and _is_shipped(resolved.job_file)
         if job is not None and not is_there:
             payload.job = text_file(resolved.job_file)
-        if only_asks:
+        if sends is Sends.JOB:
             continue
         # Record the names, not the values, of the secret variables that the host is about to get.
         before = _variables_sent(cluster)
@@ -115,10 +120,10 @@ def load_payload(
                 write_json(_sent_names(cluster), sorted(names | before))
         if name := resolved.job.notify.url_variable:
             payload.environment |= {name: os.environ[name]} if name in os.environ else {}
-        if with_code and resolved.job.environment and (lock := Path(resolved.job.environment)) not in payload.locks:
-            payload.locks.append(lock)
-            payload.others.append(SentFile(str(lock), lock_text(lock)))
-        if with_code:
+        if sends is Sends.CODE:
+            if resolved.job.environment and (lock := Path(resolved.job.environment)) not in payload.locks:
+                payload.locks.append(lock)
+                payload.others.append(SentFile(str(lock), lock_text(lock)))
             _add_code(payload, resolved, large=large, progress=progress)
     return payload
 

@@ -106,7 +106,7 @@ def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Re
         known[same] = past_needs(job, runs_folder(resolved.cluster))
     past = known[same]
     origins = dict(resolved.origins)
-    flags = {"memory": "--mem 16G", "time": "--time 4h"}
+    examples = {"memory": "16G", "time": "4h"}
     for name in asked:
         needed = past.memory if name == "memory" else past.time
         if needed is None:
@@ -114,7 +114,7 @@ def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Re
             why = f"no finished run of {job.name} with these settings on {where}"
             if past.runs:
                 why = f"the memory of {past.runs[0]} was not measured"
-            hint = f"name it this time: {flags[name]}"
+            hint = f'name it this time: `resources.{name} = "{examples[name]}"`'
             raise ConfigError(f"resources.{name}: auto needs an earlier run: {why}", hint)
         runs = f"the last {len(past.runs)} runs" if len(past.runs) > 1 else past.runs[0]
         if name == "memory":
@@ -137,20 +137,20 @@ def advice(job: Job, folder: Path) -> str:
     past, resources = past_needs(job, folder), job.resources
     if len(past.runs) < COUNT:
         return ""
-    parts, flags = [], []
+    parts, enough = [], []
     memory = memory_requested(resources, resources.tasks_per_node or 1)
     if memory and past.memory and _is_off(past.memory, memory):
         parts.append(f"{written_memory(past.memory)} of {written_memory(memory)} memory")
         each = resources.cpus_per_task * (resources.tasks_per_node or 1)
-        enough = enough_memory(past.memory)
-        per_cpu = f"--set resources.mem_per_cpu={written_memory(enough / each)}"
-        flags.append(f"--mem {written_memory(enough)}" if resources.memory else per_cpu)
+        wanted = enough_memory(past.memory)
+        per_cpu = f'`resources.mem_per_cpu = "{written_memory(wanted / each)}"`'
+        enough.append(f'`resources.memory = "{written_memory(wanted)}"`' if resources.memory else per_cpu)
     if past.time and _is_off(past.time, resources.time) and enough_time(past.time) != resources.time:
         parts.append(f"{duration(past.time)} of {duration(resources.time)}")
-        flags.append(f"--time {enough_time(past.time) // 60}m")
+        enough.append(f'`resources.time = "{enough_time(past.time) // 60}m"`')
     if not parts:
         return ""
-    return f"the last {COUNT} runs of this job needed at most {' and '.join(parts)}: {' '.join(flags)}"
+    return f"the last {COUNT} runs of this job needed at most {' and '.join(parts)}: {' '.join(enough)}"
 
 
 def advice_on(run: Run) -> str:

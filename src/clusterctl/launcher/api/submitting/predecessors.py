@@ -83,8 +83,8 @@ class Predecessors:
     def check_resources(self, resources: Resources) -> None:
         """Raise UsageError if a run with these `resources` cannot wait for others."""
         if self.all and resources.dependency:
-            hint = "remove `dependency` from [resources], or submit without --after"
-            raise UsageError("cannot combine --after with `dependency` in the job file", hint)
+            hint = "remove `dependency` from [resources], or submit without `after=`"
+            raise UsageError("cannot combine `after=` with `dependency` in the job file", hint)
 
     def options(self) -> list[str]:
         """sbatch's options to wait for conditions that are not met yet; empty if all are.
@@ -131,7 +131,7 @@ class Predecessors:
                 message = f"unknown whether {status.record.run.id} has ended: {silence}"
                 raise SlurmError(message, "try again when Slurm answers")
         if never := [status for status in statuses if standing(one.condition, status) is Standing.NEVER]:
-            hint = f"first: clusterctl resume {one.run}\nor use --after-any to start however it ended"
+            hint = f"first: clusterctl resume {one.run}\nor use `after_any=` to start however it ended"
             if never[0].record.run.id != one.run:  # it is a sweep
                 raise UsageError(f"{len(never)} of the {len(statuses)} runs of {one.run} did not finish", hint)
             raise UsageError(f"{one.run} has not finished: {never[0].state}", hint)

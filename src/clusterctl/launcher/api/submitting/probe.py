@@ -66,7 +66,7 @@ def probe(
     """
     resolved = load(job, cluster, stage=stage, program=program, overrides=overrides)
     if resolved.script:
-        raise UsageError("--probe does not apply to a batch script: its ranks are not measured", "leave it out")
+        raise UsageError("a batch script cannot be probed: its ranks are not measured", "submit it without a probe")
     limit = min(resolved.job.resources.time, LONGEST_SECONDS)
     changes = [*settings(overrides), "resources.nodes=1", "resources.spare_nodes=0", f"resources.time={limit}s"]
     run = submit(

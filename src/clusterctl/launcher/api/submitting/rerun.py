@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.past_runs import with_auto
-from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
+from clusterctl.launcher.api.submitting.submit import Start, dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.progress import SILENT
@@ -56,8 +56,7 @@ def rerun_alone(
             again.resolved,
             slurm,
             again.words,
-            in_allocation=in_allocation,
-            hold=hold,
+            Start(in_allocation, hold),
             earlier=again.earlier,
             progress=progress,
         )

@@ -126,11 +126,14 @@ def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
     if not parsed:
         return []
     if record.array:
-        raise UsageError(f"{record.sweep.id} is an array", "for more elements, submit the script with another --array")
+        raise UsageError(
+            f"{record.sweep.id} is an array",
+            "for more elements, submit the script with another `resources.sbatch.array = VALUE`",
+        )
     rows = combinations(parsed, None, 0)
     known = {frozenset(settings) for settings in record.settings}
     if {*map(key_of, rows[0])} != {*record.keys}:
-        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "give values for all of these with --sweep")
+        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "give values for all of these with `axes=`")
     return [row for row in rows if frozenset(row) not in known]
 
 

@@ -15,6 +15,7 @@ from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
 from clusterctl.launcher.api.submitting.submit import (
     HasArray,
+    Start,
     code_of,
     find_waited_for,
     load,
@@ -85,17 +86,9 @@ def submit(
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
     words += ["--", *program_words(program)] if program else []
-    one = submission_of(
-        resolved,
-        Slurm.of(resolved.cluster),
-        words,
-        in_allocation=in_allocation,
-        hold=hold,
-        predecessors=predecessors,
-        large_code=large_code,
-        progress=progress,
-    )
-    return _run(send(one))
+    start = Start(in_allocation, hold, predecessors)
+    slurm = Slurm.of(resolved.cluster)
+    return _run(send(submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)))
 
 
 @operation(changes=True, takes_job=True)
@@ -135,8 +128,10 @@ def submit_stages(
             one,
             slurm,
             [*typed("submit", os.fspath(job), cluster, changes), "--stage", stage.name],
-            hold=not before,
-            predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            Start(
+                hold=not before,
+                predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            ),
             large_code=large_code,
             suffix=end,
             progress=progress,
@@ -183,7 +178,7 @@ def sweep(
 ) -> Sweep:
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
-    `axes` are the values by key, each a list, or a string as for --sweep: `1e-3,3e-3`, integers as `0..4`, or a range
+    `axes` are the values by key, each a list, or a string: `1e-3,3e-3`, integers as `0..4`, or a range
     to sample from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, the number of random runs, and `seed`. Names that
     are not keys of a job refer to braces in the program: `{lr}`. `file` contains the settings of one run per line. At
     most `at_once` runs run at the same time. A batch script with `--array` is such a sweep by itself, without axes: its
@@ -200,8 +195,9 @@ def sweep(
     )
     first = wanted.jobs[0]
     if first.script and at_once:
-        hint = f"for an array: --array={first.array or '0-9'}%{at_once}; each run of a sweep is a job of its own"
-        raise UsageError("--at-once does not apply to a batch script", hint)
+        array = f'`resources.sbatch.array = "{first.array or "0-9"}%{at_once}"`'
+        hint = f"for an array: {array}; each run of a sweep is a job of its own"
+        raise UsageError("`at_once=` does not apply to a batch script", hint)
     waited_for = find_waited_for(first, after, after_any, after_start, None)
     if waited_for:
         waited_for.check(first.job.resources)

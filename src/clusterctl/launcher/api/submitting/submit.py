@@ -79,7 +79,7 @@ def load(
     name = None if job is None else os.fspath(job)
     if name and (path := find_script(name, current_folder())):
         if stage or profile:
-            given = "--stage" if stage else "--profile"
+            given = "`stage=`" if stage else "`profile=`"
             raise UsageError(f"{given} does not apply to a batch script", f"leave it out: clusterctl submit {name}")
         script = read_script(path, name, tuple(program_words(program)))
         sent_from = current_folder() if client_data() else None
@@ -95,7 +95,7 @@ def load(
         return resolved
     if not isinstance(train, LoopTrain):
         hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
-        raise UsageError(f'--profile: workload "{resolved.job.workload}" does not use our training loop', hint)
+        raise UsageError(f'`profile=`: workload "{resolved.job.workload}" does not use our training loop', hint)
     if train.profile:  # the job names the steps to trace
         return resolved
     traced = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
@@ -241,14 +241,38 @@ def send(one: Submission) -> SentRun:
     return SentRun(one.runs[0].plan.run, warnings, one.runs[0].resolved.job)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where and when a run starts: from Slurm's queue, held there, after others; or at once in an allocation."""
+
+    in_allocation: str | None = None
+    hold: bool = False
+    predecessors: Predecessors | None = None
+
+    def check(self, resolved: Resolved) -> None:
+        """Raise UsageError if the run of `resolved` cannot start like this."""
+        if self.hold and self.in_allocation:
+            raise UsageError("`hold=`: a run in an allocation is not queued", "use only one of these options")
+        if script := resolved.script:
+            if self.in_allocation:
+                hint = "submit it as a job of its own, without `in_allocation=`"
+                raise UsageError("`in_allocation=` does not apply to a batch script", hint)
+            if self.predecessors and (line := script.asked.get("dependency")):
+                hint = f"put the condition into line {line.line} of the script, or remove that line"
+                raise UsageError(f"cannot combine `after=` with --dependency in {script.name}", hint)
+        if self.predecessors:
+            self.predecessors.check(resolved.job.resources)
+
+
+QUEUED = Start()
+
+
 def submission_of(
     resolved: Resolved,
     slurm: Slurm,
     words: Sequence[str] = (),
+    start: Start = QUEUED,
     *,
-    in_allocation: str | None = None,
-    hold: bool = False,
-    predecessors: Predecessors | None = None,
     large_code: bool = False,
     earlier: Earlier | None = None,
     suffix: str | None = None,
@@ -258,19 +282,9 @@ def submission_of(
 
     With an `earlier` run, its code is used and the new run's directory is beside it. `suffix` ends the new ID.
     """
-    if hold and in_allocation:
-        raise UsageError("--hold: a run in an allocation is not queued", "use only one of these options")
-    if script := resolved.script:
-        if in_allocation:
-            hint = "submit it as a job of its own, without --in-allocation"
-            raise UsageError("--in-allocation does not apply to a batch script", hint)
-        if predecessors and (line := script.asked.get("dependency")):
-            hint = f"put the condition into line {line.line} of the script, or remove that line"
-            raise UsageError(f"cannot combine --after with --dependency in {script.name}", hint)
-    if predecessors:
-        predecessors.check(resolved.job.resources)
-    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
-    words = with_options(words, ["--in-allocation", in_allocation] if in_allocation else [])
+    start.check(resolved)
+    allocation = find_allocation(slurm, start.in_allocation) if start.in_allocation else None
+    words = with_options(words, ["--in-allocation", start.in_allocation] if start.in_allocation else [])
     slurm.path_of("srun" if allocation else "sbatch")  # raises if there is none
     if allocation:
         check_fits(resolved.job.resources, allocation)
@@ -283,9 +297,9 @@ def submission_of(
         slurm,
         words,
         origin,
-        predecessors,
+        start.predecessors,
         allocation=allocation,
-        hold=hold,
+        hold=start.hold,
         progress=progress,
     )
 
@@ -301,7 +315,7 @@ def find_waited_for(
     if not (after or after_any or after_start):
         return None
     if in_allocation:
-        raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
+        raise UsageError("`after=`: a run in an allocation is not queued", "use only one of these options")
     # imported late: most submissions need no other run's status
     from clusterctl.launcher.api.submitting.predecessors import find_predecessors, ids_of
     from clusterctl.launcher.observe.run_record import Condition

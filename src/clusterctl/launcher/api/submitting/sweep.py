@@ -86,14 +86,14 @@ def load_sweep(
 
     if script and (array := resolved(script, words, given)).array:
         if found:
-            raise UsageError(f"cannot combine --sweep with {array.array_typed}", "leave one of them out")
+            raise UsageError(f"cannot combine `axes=` with {array.array_typed}", "leave one of them out")
         return SweepJobs([()], [array], [], _indices(array))
     if names and not words and not script:
         unvaried = resolve(name, target, given).job
         if unvaried.role:
             one, role = min(names), [*unvaried.role][-1]
             hint = f"vary a key of a role, such as role.{role}.nodes, or a variable: role.{role}.env.{one.upper()}"
-            raise UsageError(f"--sweep {one}: not a job key; the placeholders of roles are not for sweeps", hint)
+            raise UsageError(f"`axes=` {one}: not a job key; the placeholders of roles are not for sweeps", hint)
         words = [*unvaried.argv]
     jobs: list[Resolved] = []
     known: dict[object, Past] = {}
@@ -176,8 +176,8 @@ def _read_lines(path: Path) -> ListedValues:
     try:
         content = content_of(current_folder() / path)
         if len(content) > LARGEST_BYTES:
-            raise UsageError(f"--sweep-file: {path} is larger than 1 MiB", "write the settings of one run per line")
+            raise UsageError(f"`file=`: {path} is larger than 1 MiB", "write the settings of one run per line")
         return parse_lines(content.decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"--sweep-file: cannot read {path}: {why}", "write the settings of one run per line") from None
+        raise UsageError(f"`file=`: cannot read {path}: {why}", "write the settings of one run per line") from None

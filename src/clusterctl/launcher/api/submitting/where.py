@@ -114,11 +114,11 @@ def offers(
             if place is None:
                 found = offer(name, cluster, stage=stage, program=program, overrides=overrides)
             else:
-                from clusterctl.launcher.api.remote.payload import load_payload
+                from clusterctl.launcher.api.remote.payload import Sends, load_payload
 
                 words, changes = program_words(program), settings(overrides)
                 payload = load_payload(
-                    place.cluster, name, stage=stage, program=words, overrides=changes, only_asks=True
+                    place.cluster, name, stage=stage, program=words, overrides=changes, sends=Sends.JOB
                 )
                 given = {"job": name, "cluster": cluster, "stage": stage, "program": words, "overrides": changes}
                 found = understood(place, _OPERATION, ask(place, _OPERATION, given, payload, person=False))
@@ -142,7 +142,7 @@ def best(found: Sequence[Offer]) -> Offer:
     able = [one for one in found if not one.problem]
     if not able:
         message = "\n".join(["none of the clusters can start the job", *map(str, found)])
-        raise SlurmError(message, f"ask one of them: --cluster {found[0].cluster} --dry-run=slurm")
+        raise SlurmError(message, f'to see what it needs, name only one: `cluster="{found[0].cluster}"`')
     return min(able, key=lambda one: one.rank)
 
 
@@ -150,5 +150,5 @@ def names_in(text: str) -> list[str]:
     """The clusters in `text`, such as "a,b", each once. Raises UsageError."""
     names = [*dict.fromkeys(name.strip() for name in text.split(",") if name.strip())]
     if not names:
-        raise UsageError("no cluster named", "for example --cluster NAME,NAME")
+        raise UsageError("no cluster named", 'for example `cluster="NAME,NAME"`')
     return names

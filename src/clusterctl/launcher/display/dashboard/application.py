@@ -213,7 +213,7 @@ def serve(data: DashboardData, port: int, announce: Callable[[Addresses], object
         listening.listen()
     except OSError as error:
         listening.close()
-        hint = "leave out --port to use a free one"
+        hint = "leave out `port=` to use a free one"
         raise UsageError(f"cannot listen on port {port}: {error.strerror}", hint) from error
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(_TOKEN_BYTES)

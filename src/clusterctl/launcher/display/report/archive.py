@@ -67,9 +67,9 @@ def render(named: Sequence[Run | Sweep], metric: str | None = None, output: Path
     if not named:
         raise UsageError("no run named", "name a run, a sweep, or several runs")
     if len(runs) == 1 and metric is not None:
-        raise UsageError("--metric needs several runs", "leave it out, or name more runs")
+        raise UsageError("`metric=` needs several runs", "leave it out, or name more runs")
     if len(runs) > 1 and output is None:
-        raise UsageError("a report on several runs needs --output", "for example --output report.html")
+        raise UsageError("a report on several runs needs `output=`", 'for example `output="report.html"`')
     path = output or named[0].directory.report
     if len(runs) == 1:
         examined = examine(runs[0].directory, path.parent.resolve())

@@ -117,7 +117,7 @@ def advice(examined: PostMortem) -> Markup:
             "div",
             tag("strong", one.subject),
             tag("p", one.text),
-            tag("p", "next time: ", tag("code", one.change)) if one.change else Markup(),
+            tag("p", "next time: ", tag("code", f"--set {one.change}")) if one.change else Markup(),
             class_="advice",
         )
         for one in examined.advice

@@ -1,4 +1,4 @@
-"""A headless browser: the page as it builds it, its console, and the hosts it contacts."""
+"""What a person sees: tmux, whose window can be resized and read, and pages in a headless browser."""
 
 from __future__ import annotations
 
@@ -9,11 +9,54 @@ import socketserver
 import subprocess
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+
+# A terminal.
+
+TMUX = shutil.which("tmux")
+
+
+@dataclass
+class Terminal:
+    """A window in which one program runs."""
+
+    socket: Path
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.call("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def lines(self) -> list[str]:
+        """The lines on the screen."""
+        return self.call("capture-pane", "-p").split("\n")
+
+    def call(self, *words: str) -> str:
+        command = [str(TMUX), "-S", str(self.socket), "-f", "/dev/null", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
+
+
+@contextmanager
+def opened_terminal(
+    socket: Path, size: tuple[int, int], command: list[str], environment: Mapping[str, str]
+) -> Iterator[Terminal]:
+    """Run `command` in a terminal of `size` within the block, without COLUMNS and LINES, which would fix the size."""
+    terminal = Terminal(socket)
+    given = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
+    unset = ["env", "-u", "COLUMNS", "-u", "LINES"]
+    columns, lines = map(str, size)
+    terminal.call("new-session", "-d", "-x", columns, "-y", lines, *given, *unset, *command)
+    try:
+        terminal.call("set", "-g", "status", "off")
+        yield terminal
+    finally:
+        terminal.call("kill-server")
+
+
+# A page as the browser builds it, its console, and the hosts it contacts.
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -1,12 +1,10 @@
-"""Run directories like those of real runs with any number of ranks, eight per node: for what grows with the ranks.
-
-All paths come from `runs.layout`. Only `_write_ranks` knows how a rank's events and heartbeat are stored.
-"""
+"""Run directories without a run: a busy one, one with any number of ranks, sweeps, and one that is tracked."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,15 +12,130 @@ from typing import Any
 
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.heartbeats import ENDED, EXIT_HUNG, Beat, write_beats
-from clusterctl.shared.record.layout import RUN_FORMAT, Attempt, RunDir
+from clusterctl.shared.record.layout import RUN_FORMAT, SWEEP_FORMAT, Attempt, RunDir, SweepDir
 from clusterctl.shared.record.marks import RankMark
 from clusterctl.shared.record.stamp import stamp
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.spec.notify import Track
+
+# A busy run: 4 nodes x 8 GPUs, 32 ranks, restarted once, with telemetry; the same every time.
+
+CREATED = 1_000_000.0
+STARTS = (1_000_030.0, 1_000_260.0)  # of the two attempts
+NOW = 1_000_500.0
+NODES, GPUS, RANKS = 4, 8, 32
+STEPS = 400
+WENT_ON_AT = 101  # one after the step of the second attempt's checkpoint
+SLOW_RANK, IDLE_NODE = 13, "node3"
+
+
+def busy_files() -> dict[str, Any]:
+    """Name -> content of the files of a run directory, for the fixture `fabricate`."""
+    files: dict[str, Any] = {
+        "submission.json": {"job_id": "4242"},
+        "attempts/0/host.json": _host(0) | {"end": STARTS[0] + 200, "exit_code": 1},
+        "attempts/1/host.json": _host(1),
+    }
+    for attempt, steps in enumerate((range(1, 151), range(WENT_ON_AT, 301))):
+        start = STARTS[attempt] + 20
+        files[f"attempts/{attempt}/metrics.jsonl"] = [
+            line for step in steps for line in _metrics(step, start + (step - steps[0]) * 1.0)
+        ]
+        files[f"attempts/{attempt}/events/rank_00000.jsonl"] = _busy_events(STARTS[attempt], steps)
+        for rank in range(1, RANKS):
+            files[f"attempts/{attempt}/events/rank_{rank:05}.jsonl"] = _busy_events(STARTS[attempt], ())[:1]
+    files["attempts/0/events/rank_00005.jsonl"].append(
+        {"time": STARTS[0] + 190, "event": "exception", "type": "RuntimeError", "message": "out of memory"}
+    )
+    for node in range(NODES):
+        files[f"attempts/1/telemetry/node{node}.jsonl"] = [_busy_sample(node, tick) for tick in range(40)]
+    files["attempts/1/logs/rank_00000.out"] = "".join(
+        f"epoch {n}/40  loss {_loss(n * 10):.4f}\n" for n in range(11, 31)
+    )
+    return files
+
+
+def _host(attempt: int) -> dict[str, Any]:
+    return {
+        "attempt": attempt,
+        "job_id": "4242",
+        "restart_count": attempt,
+        "nodes": "node[0-3]",
+        "start": STARTS[attempt],
+        "end": None,
+        "exit_code": None,
+        "signal": "",
+    }
+
+
+def _loss(step: int) -> float:
+    return 2.0 * math.exp(-step / 120) + 0.1 * math.sin(step)
+
+
+def _metrics(step: int, time: float) -> list[dict[str, Any]]:
+    split = {"sampling": 0.3, "gathering": 0.25, "compute": 0.35, "communication": 0.08}
+    counts = {"step": step, "steps": STEPS, "epoch": (step - 1) // 10 + 1, "epochs": 40}
+    line = {
+        "time": time,
+        **counts,
+        "loss": _loss(step),
+        "seconds": 1.0,
+        **split,
+        "nodes_per_second": 90_000 + 99 * step,
+    }
+    scores = {"time": time, **counts, "val_accuracy": 0.9 - 0.5 * math.exp(-step / 80), "evaluation_seconds": 0.4}
+    return [line, scores] if step % 10 == 0 else [line]
+
+
+def _busy_events(start: float, steps: range | tuple[()]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [
+        {"time": start + 1, "event": "began", "host": "node0", "pid": 1, "local_rank": 0, "node_rank": 0},
+        {"time": start + 1, "event": "stage", "stage": "importing"},
+        {"time": start + 5, "event": "stage", "stage": "rendezvous"},
+        {"time": start + 6, "event": "stage", "stage": "loading"},
+    ]
+    for step in steps[::10]:
+        at = start + 20 + (step - steps[0])
+        events.append({"time": at, "event": "stage", "stage": "training", "epoch": step // 10 + 1})
+        events.append({"time": at + 9.5, "event": "stage", "stage": "evaluating", "epoch": step // 10 + 1})
+    return events
+
+
+def _busy_sample(node: int, tick: int) -> dict[str, Any]:
+    time = STARTS[1] + 25 + 5 * tick
+    idle = f"node{node}" == IDLE_NODE
+    gpus = [
+        {
+            "index": index,
+            "name": "NVIDIA H100",
+            "utilisation": 3 if idle and index == 7 else 55 + (7 * index + 11 * node + tick) % 45,
+            "memory": 30 * 2**30,
+            "memory_total": 80 * 2**30,
+            "power": 400,
+            "temperature": 55,
+            "sm_activity": None,
+        }
+        for index in range(GPUS)
+    ]
+    ranks = {
+        str(rank): {
+            "step": WENT_ON_AT + 5 * tick,
+            "phase": "training",
+            "step_seconds": 1.9 + (rank + tick) % 7 / 100,
+            "busy_seconds": 1.8 if rank == SLOW_RANK else 0.95 + (rank + tick) % 7 / 100,
+        }
+        for rank in range(node * GPUS, (node + 1) * GPUS)
+    }
+    machine = {"cpu": 12.5 + tick % 3, "cpus": 64, "memory": (90 + node) * 2**30, "memory_limit": 500 * 2**30}
+    return {"time": time, **machine, "disk_read": 1e6, "net_in": 2e8, "gpus": gpus, "ranks": ranks}
+
+
+# Runs with any number of ranks, eight per node, like real ones: for what grows with the ranks.
 
 RANKS_A_NODE = 8
 JOB_ID = "4242"
-STEPS, DONE = 1000, 300
+_STEPS, _DONE = 1000, 300
 _SAMPLES = 20  # of each node
 _TRAINS_AFTER, _ENDS_AFTER = 20.0, 320.0  # seconds after the start
 _STAGES = ((1.0, State.IMPORTING), (5.0, State.RENDEZVOUS), (6.0, State.LOADING), (_TRAINS_AFTER, State.TRAINING))
@@ -62,7 +175,7 @@ def write_many_ranks(runs: Path, ranks: int, course: Course, now: float) -> RunD
     host = {"attempt": 0, "job_id": JOB_ID, "nodes": f"node[0-{nodes - 1}]", "start": start}
     write_json(attempt.host_json, host | {"end": None if code is None else now, "exit_code": code})
     attempt.host_log.write_text(_host_log(ranks, course))
-    _append(attempt.metrics, (_step(step, start + _TRAINS_AFTER + step) for step in range(1, DONE + 1)))
+    _append(attempt.metrics, (_step(step, start + _TRAINS_AFTER + step) for step in range(1, _DONE + 1)))
     for node in range(nodes):
         _write_telemetry(attempt, node, ranks, now)
     _write_ranks(attempt, ranks, course, start)
@@ -107,7 +220,7 @@ def _write_ranks(attempt: Attempt, ranks: int, course: Course, start: float) -> 
 
 def beat_of(rank: int, course: Course, now: float) -> Beat:
     """The last heartbeat that the rank wrote."""
-    beat = Beat(now, State.TRAINING, now - 300, DONE, now - 1, 1.0, 1.2, 0.9, None, 1000 + rank, node_of(rank))
+    beat = Beat(now, State.TRAINING, now - 300, _DONE, now - 1, 1.0, 1.2, 0.9, None, 1000 + rank, node_of(rank))
     return beat if course is Course.RUNNING else replace(beat, phase=ENDED)
 
 
@@ -145,13 +258,13 @@ def _host_log(ranks: int, course: Course) -> str:
 
 def _step(step: int, time: float) -> dict[str, Any]:
     split = {"seconds": 1.0, "sampling": 0.3, "gathering": 0.2, "compute": 0.4, "communication": 0.1}
-    counts = {"step": step, "steps": STEPS, "epoch": 1 + step // 100, "epochs": STEPS // 100}
+    counts = {"step": step, "steps": _STEPS, "epoch": 1 + step // 100, "epochs": _STEPS // 100}
     return {"time": time, **counts, "loss": 2 / step, **split, "nodes_per_second": 1e5 + step % 97}
 
 
 def go_on(run: RunDir, ranks: int, second: int, now: float) -> None:
     """Write what a run writes in a second of training: a step, heartbeats, the telemetry of a fifth of the nodes."""
-    attempt, step = run.attempt(0), DONE + second
+    attempt, step = run.attempt(0), _DONE + second
     _append(attempt.metrics, [_step(step, now)])
     for node, first in enumerate(range(0, ranks, RANKS_A_NODE)):
         own = range(first, min(first + RANKS_A_NODE, ranks))
@@ -163,7 +276,7 @@ def go_on(run: RunDir, ranks: int, second: int, now: float) -> None:
 
 def _write_telemetry(attempt: Attempt, node: int, ranks: int, now: float) -> None:
     past = [5 * (_SAMPLES - tick) for tick in range(_SAMPLES)]
-    _append(attempt.telemetry(f"node{node}"), [_sample(node, ranks, DONE - ago, now - ago) for ago in past])
+    _append(attempt.telemetry(f"node{node}"), [_sample(node, ranks, _DONE - ago, now - ago) for ago in past])
 
 
 def _sample(node: int, ranks: int, step: int, now: float) -> dict[str, Any]:
@@ -184,3 +297,44 @@ def _append(path: Path, records: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write("".join(json.dumps(record) + "\n" for record in records))
+
+
+# Sweeps and their runs, without a submission.
+
+START = 1_000_000.0
+
+
+def write_sweep(folder: Path, sweep: str, runs: Iterable[Mapping[str, Any]]) -> SweepDir:
+    """Write the record of `sweep` to `folder`; `runs` are the settings of its runs."""
+    made = SweepDir.of(folder, sweep)
+    made.path.mkdir(parents=True)
+    rows = [[f"{key}={value}" for key, value in settings.items()] for settings in runs]
+    record = {"schema_version": SWEEP_FORMAT, "created": START, "at_once": None, "runs": rows}
+    made.sweep_json.write_text(json.dumps(record))
+    return made
+
+
+def falling(last: float, steps: int = 40, **more: float) -> list[dict[str, float]]:
+    """Metrics of a run whose loss falls to `last`; the last record also has `more`."""
+    losses = ((step, last + (2 - last) * math.exp(-step / 8)) for step in range(1, steps))
+    measured = [{"time": START + step, "step": step, "loss": loss} for step, loss in losses]
+    return [*measured, {"time": START + steps, "step": steps, "loss": last, **more}]
+
+
+def ended(metrics: list[dict[str, float]], exit_code: int = 0) -> dict[str, object]:
+    """The files of a run that has ended, for the fixture `fabricate`."""
+    host = {"attempt": 0, "job_id": "7", "nodes": "n1", "start": START, "end": START + 90, "exit_code": exit_code}
+    finished = {} if exit_code else {"finished.json": {"attempt": 0, "time": START + 90}}
+    return {"attempts/0/host.json": host, "attempts/0/metrics.jsonl": metrics, **finished}
+
+
+# A run whose metrics are mirrored to trackers.
+
+
+def tracked_run(fabricate: Callable[..., RunDir], track: Track, files: dict[str, Any] | None = None) -> RunDir:
+    """A run of a job called cora, with `files` beside its run.json."""
+    from conftest import CREATED, RUN_ID  # late: benchmarks have no conftest
+
+    job = Job(name="cora", workload="command", argv=("x",), env={"A_TOKEN": "***"}, track=track)
+    record = {"schema_version": RUN_FORMAT, "id": RUN_ID, "created": CREATED, "job": to_record(job)}
+    return fabricate(RUN_ID, {"run.json": {**record, "cluster": to_record(Cluster(name="site"))}, **(files or {})})

@@ -1,0 +1,40 @@
+"""The flags for the arguments and keys that messages name.
+
+Messages serve Python programs, too. They name an argument as "`large_code=True`" and a key of the job as
+"`resources.nodes = 2`"; the command line shows the flags that do the same: --large-code, --nodes 2.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+# Arguments whose flag has another name.
+_OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with"}
+# Keys with a flag of their own, wherever a message names them; the others are set with --set.
+_SHORT = {f"resources.{key}": key for key in ("nodes", "gpus_per_node", "tasks_per_node")}
+_SHORT |= {f"resources.sbatch.{key}": key for key in ("array", "chdir")}
+_MARKED = re.compile(r"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>[^`\n]*)`")
+
+
+def flag_of(argument: str) -> str:
+    """The flag that corresponds to an argument of the Python API."""
+    return _OTHER.get(argument) or f"--{argument.replace('_', '-')}"
+
+
+def with_flags(text: str) -> str:
+    """`text` with flags in place of the arguments and keys that it names."""
+    return _MARKED.sub(_flag, text)
+
+
+def _flag(found: re.Match[str]) -> str:
+    name, equals, value = found.group("name", "equals", "value")
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = value[1:-1]
+    if equals == "=":
+        words = [flag_of(name), *([] if value in ("", "True") else [value])]
+    elif equals == " = ":
+        words = [flag_of(_SHORT[name]), value] if name in _SHORT else ["--set", f"{name}={value}"]
+    else:
+        return found[0]
+    return shlex.join(words)
