@@ -110,10 +110,10 @@ attempt, with the rank if one is to blame. The seconds are the time from the fau
 _SHAPES = """
 ## On other kinds of jobs
 
-`make test-faults` inflicts the faults on a program of each of these kinds, too, with the same outcomes. `make test-long`
-has a sample of them, on a real Slurm and on the emulator: a killed rank, a requeue by hand and an exception. GPUs
-are Slurm's own count of devices that are not there. The other run of a sweep ends with the same losses as an undisturbed
-one.
+`make test-faults` inflicts the faults on a program of each of these kinds, too, with the same outcomes.
+`make test-long` has a sample of them, on a real Slurm and on the emulator: a killed rank, a requeue by hand and an
+exception. The GPUs are only counted by Slurm: the nodes have none. The other run of a sweep ends with the losses of an
+undisturbed one.
 
 """
 _SITES = """
