@@ -61,7 +61,7 @@ diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corp
 	@cd tests && ../$(BIN)/python -m support.failures
 
 .PHONY: compare-scripts
-compare-scripts: setup ## Run 101 batch scripts by sbatch and by clusterctl, on a real Slurm and without, and compare what they see
+compare-scripts: setup ## Run all batch scripts of the corpus by sbatch and by clusterctl, on a real Slurm and without, and compare what they see
 	$(BIN)/python -m pytest -n 2 tests/end_to_end/test_compared_scripts.py
 
 RECIPES := .venv-recipes
