@@ -69,7 +69,9 @@ class Ground:
             own = fault.own_nodes + self.shape.nodes - PLAIN.nodes
             nodes = tuple(self.free_nodes[:own])
             del self.free_nodes[:own]
-        settings = {"resources.exclude": f'"{",".join(sorted(names - set(nodes)))}"', **self.shape.settings}
+        settings = dict(self.shape.settings)
+        if self.sandbox:  # the emulator does not leave out nodes
+            settings["resources.exclude"] = f'"{",".join(sorted(names - set(nodes)))}"'
         if self.shape.in_image:
             assert self.image is not None
             mounts = [*self.image.mounts, f"{INSIDE}:{INSIDE}:ro"]
