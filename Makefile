@@ -72,6 +72,13 @@ $(RECIPES)/.ready: pyproject.toml
 	  --editable '.[train]'
 	@touch $@
 
+DEEPSPEED := .venv-deepspeed
+$(DEEPSPEED)/.ready: pyproject.toml | $(STAMP)
+	$(call NEW_VENV,$(DEEPSPEED))
+	@realpath $(VENV)/lib/python*/site-packages >"$$(echo $(DEEPSPEED)/lib/python*/site-packages)/of-setup.pth" # its torch
+	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check deepspeed==0.19.8
+	@touch $@
+
 TRACKERS := .venv-trackers
 TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
   pytest hypothesis
@@ -87,14 +94,14 @@ $(SITE)/.ready: pyproject.toml
 	@touch $@
 
 .PHONY: test-long
-test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
+test-long: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[notebook]' # a kernel, for the example
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-matrix
-test-matrix: setup packages $(RECIPES)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
+test-matrix: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile
 
