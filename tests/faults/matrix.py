@@ -53,8 +53,8 @@ class Ground:
         environment |= {"XDG_CONFIG_HOME": str(self.folder / "config"), "XDG_RUNTIME_DIR": str(self.folder)}
         if not self.sandbox:
             (project / "cluster").mkdir()
-            (project / "cluster" / "local.toml").write_text(EMULATOR)
-        return Stage(self.sandbox.cluster if self.sandbox else "local", project, environment)
+            (project / "cluster" / "emulated.toml").write_text(EMULATOR)
+        return Stage(self.sandbox.cluster if self.sandbox else "emulated", project, environment)
 
     def scene(self, fault: Fault | None, workload: str) -> Scene:
         """A run for `fault`, or an undisturbed one."""
