@@ -286,7 +286,7 @@ class LateFiles:
         if not _STRUCK.match(f"{inode.path}/{name}".strip("/")):
             return answer(request)
         number, word = faulty
-        # If an attempt's folder was made nevertheless, its script takes the next number: the tests wait for that number.
+        # If an attempt's folder was made nevertheless, its script takes the next number, and tests wait for this one.
         numbered = request.opcode == MKDIR and inode.path.endswith("/attempts")
         if request.opcode in _CHANGING and not numbered and self.random.random() < 0.5:
             answer(request)
