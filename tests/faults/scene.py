@@ -115,11 +115,15 @@ class Scene:
         os.kill(self.pids(rank)[0], signal.SIGKILL)
 
     def kill_script(self) -> None:
-        """Kill the batch script (bash in the run directory, and slurmd's copy of it), so that it records no end."""
+        """Kill the batch script (bash in the run directory, and slurmd's copy of it), so that it records no end.
+
+        In an array, what was slurmd's copy is the run's own script by now.
+        """
+        names = (b"/slurm_script\0", os.fsencode(f"{self.run.script}\0"))
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                script = b"/slurm_script\0" in (folder / "cmdline").read_bytes()
-                if script and (folder / "cwd").readlink() == self.run.path:
+                words = (folder / "cmdline").read_bytes()
+                if any(name in words for name in names) and (folder / "cwd").readlink() == self.run.path:
                     os.kill(int(folder.name), signal.SIGKILL)
                     self.script_killed = True
         assert self.script_killed, f"no batch script of {self.run.id} is running"
