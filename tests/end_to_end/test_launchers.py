@@ -101,10 +101,11 @@ def test_a_killed_worker_is_named_and_all_workers_start_again(user: Stage) -> No
 def test_the_real_deepspeed_starts_the_workers_of_all_nodes(user: Stage, ends: str) -> None:
     """On CPUs; from the environment that `make test-long` makes for it."""
     user.environment["PATH"] = f"{REAL_DEEPSPEED}:{os.environ['PATH']}"
+    death = "    os.kill(os.getpid(), 9)\n"
     others = (
-        '    os.kill(os.getpid(), 9)\nif "die" in sys.argv:\n    __import__("time").sleep(60)\n'  # do not fail first
+        'if "die" in sys.argv:\n    __import__("time").sleep(60)\n'  # must not fail before its launcher has seen it
     )
-    (user.folder / "train.py").write_text(TRAIN.replace("    os.kill(os.getpid(), 9)\n", others))
+    (user.folder / "train.py").write_text(TRAIN.replace(death, death + others))
     words = ["--set", "env.DS_ACCELERATOR=cpu", "--set", "restart.without_progress=1", "--"]
     run = submitted(user, *words, "deepspeed", "--num_gpus", "2", "train.py", ends)
     user.wait_for_stage(run, "finished" if ends == "well" else "failed", seconds=300)
