@@ -102,9 +102,7 @@ def test_the_real_deepspeed_starts_the_workers_of_all_nodes(user: Stage, ends: s
     """On CPUs; from the environment that `make test-long` makes for it."""
     user.environment["PATH"] = f"{REAL_DEEPSPEED}:{os.environ['PATH']}"
     death = "    os.kill(os.getpid(), 9)\n"
-    others = (
-        'if "die" in sys.argv:\n    __import__("time").sleep(60)\n'  # must not fail before its launcher has seen it
-    )
+    others = 'if "die" in sys.argv:\n    __import__("time").sleep(60)\n'  # they must not fail before it is seen
     (user.folder / "train.py").write_text(TRAIN.replace(death, death + others))
     words = ["--set", "env.DS_ACCELERATOR=cpu", "--set", "restart.without_progress=1", "--"]
     run = submitted(user, *words, "deepspeed", "--num_gpus", "2", "train.py", ends)
