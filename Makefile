@@ -61,7 +61,7 @@ diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corp
 	@cd tests && ../$(BIN)/python -m support.failures
 
 .PHONY: compare-scripts
-compare-scripts: setup ## Run 101 batch scripts by sbatch and by clusterctl, on a real Slurm and without, and compare what they see
+compare-scripts: setup ## Run all batch scripts of the corpus by sbatch and by clusterctl, on a real Slurm and without, and compare what they see
 	$(BIN)/python -m pytest -n 2 tests/end_to_end/test_compared_scripts.py
 
 RECIPES := .venv-recipes
@@ -71,6 +71,13 @@ $(RECIPES)/.ready: pyproject.toml
 	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
 	  --editable '.[train,tensorboard]'
+	@touch $@
+
+DEEPSPEED := .venv-deepspeed
+$(DEEPSPEED)/.ready: pyproject.toml | $(STAMP)
+	$(call NEW_VENV,$(DEEPSPEED))
+	@realpath $(VENV)/lib/python*/site-packages >"$$(echo $(DEEPSPEED)/lib/python*/site-packages)/of-setup.pth" # its torch
+	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check deepspeed==0.19.8
 	@touch $@
 
 TRACKERS := .venv-trackers
@@ -88,14 +95,14 @@ $(SITE)/.ready: pyproject.toml
 	@touch $@
 
 .PHONY: test-long
-test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
+test-long: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[notebook]' # a kernel, for the example
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-matrix
-test-matrix: setup packages $(RECIPES)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
+test-matrix: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile
 

@@ -77,6 +77,7 @@ def navigation(pages: dict[str, dict[str, str]]) -> str:
 def faults() -> str:
     """The table of tests/faults, as a page."""
     sys.path.insert(0, str(DOCS.parent / "tests"))
+    from faults.shapes import SHAPES
     from faults.sites import SITES
     from faults.table import FAULTS
 
@@ -90,7 +91,8 @@ def faults() -> str:
         lines.append(
             f"| {fault.words} | {happens} | {cause}{where} | {fault.seconds} | {fault.tests and f'`{fault.tests}`'} |"
         )
-    return _FAULTS + "\n".join(lines) + "\n" + _SITES + "".join(f"- {site}\n" for site in SITES)
+    page = _FAULTS + "\n".join(lines) + "\n" + _SHAPES + "".join(f"- {shape.words}\n" for shape in SHAPES.values())
+    return page + _SITES + "".join(f"- {site}\n" for site in SITES)
 
 
 _FAULTS = """# Faults, and how runs respond
@@ -105,7 +107,15 @@ attempt, with the rank if one is to blame. The seconds are the time from the fau
 | --- | --- | --- | --- | --- |
 """
 
+_SHAPES = """
+## On other kinds of jobs
 
+`make test-faults` inflicts the faults on a program of each of these kinds, too, with the same outcomes.
+`make test-long` has a sample of them, on a real Slurm and on the emulator: a killed rank, a requeue by hand and an
+exception. The GPUs are only counted by Slurm: the nodes have none. The other run of a sweep ends with the losses of an
+undisturbed one.
+
+"""
 _SITES = """
 ## Under other sites' rules
 

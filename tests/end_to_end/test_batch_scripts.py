@@ -187,6 +187,33 @@ def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
+def test_a_task_prolog_would_end_the_tasks_of_jobs_that_outlive_its_run(stage: Stage) -> None:
+    """So no script gets one for the starts that our srun cannot see (docs/decisions/batch-scripts.md)."""
+    prolog = stage.folder / "prolog"
+    prolog.write_text("#!/bin/sh\n")
+    prolog.chmod(0o755)
+    words = ["sbatch", "--wait", f"--chdir={stage.folder}", "--output=%j.out", "--parsable", "--wrap"]
+    steps = "srun -n1 echo it ran; true"
+    given = f'export SLURM_TASK_PROLOG={prolog}; {steps}; sbatch --wait --output=later.out --wrap "{steps}"'
+    for there in (True, False):
+        job = stage.slurm(*words, given).strip()
+        outputs = [(stage.folder / name).read_text() for name in (f"{job}.out", "later.out")]
+        assert [("it ran" in output) for output in outputs] == [there] * 2, outputs
+        prolog.unlink(missing_ok=True)
+    script = write(
+        stage,
+        'real=$(PATH=${PATH#*:} type -P srun); echo "script: ${SLURM_TASK_PROLOG-none}, $real"\n'
+        '"$real" -n1 bash -lc \'echo "task: ${SLURM_TASK_PROLOG-none}"\'\n',
+    )
+    run = stage.submit(script, "--wait")
+    shown = logs(stage, run)
+    assert "script: none, /" in shown
+    assert str(run.path) not in shown
+    assert "task: none" in shown
+
+
+@pytest.mark.long
 def test_what_one_output_shows_of_several_ranks_is_never_certain(stage: Stage) -> None:
     """Another rank may have written the last words."""
     failing = """srun -K python3 -c 'import os, time

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,12 +228,23 @@ def test_a_superseded_attempt_exits_and_does_not_finish_the_run(late: Stage, set
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
     newer = {**os.environ, "SLURMD_NODENAME": "node3"}  # a node that the first attempt is not on
-    begin = 'until mkdir -p "$1" && echo \'{"attempt": 1}\' >"$1/host.json"; do sleep 0.1; done'
+    record = json.dumps({"attempt": 1, "job_id": "0"})  # as a batch script writes it: the first one looks for the comma
+    begin = f'until mkdir -p "$1" && echo \'{record}\' >"$1/host.json"; do sleep 0.1; done'
     subprocess.run(["sh", "-c", begin, "sh", run.attempt(1).path], env=newer, check=True)
     wait_until(lambda: not alive(run), 90, "the first attempt to leave")
     assert all(any(event["event"] == "superseded" for event in recorded(there.attempt(0), rank)) for rank in range(4))
-    wait_until(lambda: "exit_code" in (read_json(there.attempt(0).host_json) or {}), 120, "the end of its script")
+    ended = wait_until(lambda: ended_record(there), 120, "the end of its script")
+    assert "restarting" not in ended
+    assert "requeuing" not in ended
     assert not there.finished_json.exists()
+
+
+def ended_record(run: RunDir) -> dict[str, Any] | None:
+    """The record of the first attempt, once it has its end: it is overwritten in place."""
+    with suppress(ValueError):
+        record = read_json(run.attempt(0).host_json) or {}
+        return dict(record) if "exit_code" in record else None
+    return None
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from support.scenario import Stage
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
 
+REAL_DEEPSPEED = Path(__file__).resolve().parents[2] / ".venv-deepspeed" / "bin"
 DEEPSPEED = """#!/bin/sh
 printf '%s\\n' "$@"
 echo "at $MASTER_ADDR $MASTER_PORT"
@@ -93,6 +94,26 @@ def test_a_killed_worker_is_named_and_all_workers_start_again(user: Stage) -> No
         assert "worker 3 was killed by SIGKILL" in killed[0]["message"]
     done = user.call("why", run.id, "--cluster", user.cluster)
     assert "worker with rank 3 was killed by SIGKILL" in done.stdout, done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ends", ["well", "die"])
+def test_the_real_deepspeed_starts_the_workers_of_all_nodes(user: Stage, ends: str) -> None:
+    """On CPUs; from the environment that `make test-long` makes for it."""
+    user.environment["PATH"] = f"{REAL_DEEPSPEED}:{os.environ['PATH']}"
+    death = "    os.kill(os.getpid(), 9)\n"
+    others = 'if "die" in sys.argv:\n    __import__("time").sleep(60)\n'  # they must not fail before it is seen
+    (user.folder / "train.py").write_text(TRAIN.replace(death, death + others))
+    words = ["--set", "env.DS_ACCELERATOR=cpu", "--set", "restart.without_progress=1", "--"]
+    run = submitted(user, *words, "deepspeed", "--num_gpus", "2", "train.py", ends)
+    user.wait_for_stage(run, "finished" if ends == "well" else "failed", seconds=300)
+    shown = {line for rank in (0, 1) for line in user.log(run, rank).splitlines() if line.startswith("worker ")}
+    assert shown == {f"worker {number} of 4 --local_rank={number % 2} {ends}" for number in range(4)}
+    if ends == "die":
+        killed = [event for event in recorded(run.attempt(0), 1) if event["event"] == "exception"]
+        assert [event["signal"] for event in killed] == [9], killed
+        assert len(run.attempts()) == 2
+        assert "was killed by SIGKILL" in user.call("why", run.id, "--cluster", user.cluster).stdout
 
 
 @pytest.mark.long

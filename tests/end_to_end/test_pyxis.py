@@ -93,6 +93,23 @@ def test_a_node_without_pyxis_beside_one_with_it_is_named(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("srun", ["srun", '"$real"', "exec srun", "bash -lc 'exec srun \"$@\"' srun"])
+def test_a_batch_script_of_the_users_enters_an_image_however_it_calls_srun(
+    site: Stage, thin_image: ThinImage, srun: str
+) -> None:
+    """Nothing of ours is needed in the image: no program before the task's own, and no task prolog."""
+    flags = f"-n2 --container-image={thin_image.path} --container-mounts={','.join(thin_image.mounts)}"
+    text = f"real=$(PATH=${{PATH#*:}} type -P srun)\n{srun} {flags} sh -c 'cat /srv/own.txt; env | grep -c PROLOG'\n"
+    (site.folder / "own.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\n{text}")
+    run = site.submit("./own.sbatch")
+    site.wait_for_stage(run, "failed")  # grep has found nothing
+    done = site.call("logs", run.id, "--cluster", site.cluster)
+    assert done.stdout.count("the image's own") == 2, done.stdout
+    lines = [line.split()[-1] for line in done.stdout.splitlines()]
+    assert lines.count("0") == 2, done.stdout
+
+
+@pytest.mark.long
 def test_signals_and_exit_codes_pass_through_and_a_requeue_restarts_in_the_image(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.scenario import ON_SLURM, Stage, alive, wait_until
+from support.scenario import ON_SLURM, NamedJobs, Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
@@ -63,11 +63,15 @@ def queued(stage: Stage) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(stage: Stage) -> None:
-    run = submit(stage)
+def test_a_killed_program_goes_on_in_a_second_job_which_others_wait_for(stage: Stage, queue: NamedJobs) -> None:
+    """Also a job that was queued, for the first one, after the second."""
+    run = submit(stage, pace="0.05")
     dependent = stage.submit(
         stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'), "--after", run.id
     )
+    wait_until(run.successor_json.exists, 60, "its successor")
+    by_hand = ("--kill-on-invalid-dep=yes", f"--dependency=afterok:{stage.job_id(run)}")
+    queue.submit("late", "touch late", *by_hand)
     kill(run)
     status = stage.wait_for_stage(run, "finished", seconds=120)
     first, second = jobs_of(run)
@@ -79,6 +83,7 @@ def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(st
     assert "going on from 0" not in stage.log(run, 0, attempt=1)
     stage.wait_for_stage(dependent, "finished", seconds=60)
     assert read_json(dependent.attempt(0).host_json)["start"] >= read_json(run.finished_json)["time"]
+    wait_until((stage.folder / "late").exists, 60, "the job that was queued late")
     wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
 
 
@@ -94,6 +99,22 @@ def test_cancel_ends_both_jobs(stage: Stage, when: str) -> None:
     stage.wait_for_stage(run, "cancelled")
     wait_until(lambda: not queued(stage), 60, "no job to be left in the queue")
     assert len(run.attempts()) == 1
+
+
+@pytest.mark.long
+def test_what_waits_for_a_run_that_its_time_limit_ends_does_not_start(stage: Stage) -> None:
+    """Its successor, to which that was moved, is not needed."""
+    text = (JOB % ("0.2", "10m")).replace("at_limit = true\n", "")
+    run = stage.submit(stage.write_job("count", text), "--set", "resources.warning=0")
+    after = stage.submit(
+        stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'), "--after", run.id
+    )
+    wait_until(lambda: (run.work / "count").exists() and run.successor_json.exists(), 90, "its successor")
+    stage.slurm("scontrol", "update", f"JobId={stage.job_id(run)}", "TimeLimit=1")
+    stage.wait_for_stage(run, "timed-out", seconds=180)
+    stage.wait_for_stage(after, "cancelled", seconds=60)
+    assert after.attempts() == []
+    wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
 
 
 @ON_SLURM

@@ -1,7 +1,9 @@
-"""Every fault on every workload, several runs at a time: each outcome is compared with the table."""
+"""Every fault on every workload and shape, several runs at a time: each outcome is compared with the table."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,32 +11,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.scene import Scene
+from faults.scene import INSIDE, Scene, losses_of
+from faults.shapes import PLAIN, Shape
 from faults.table import Fault, Outcome
+from support.images import ThinImage
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
 from clusterctl.shared.record.files import read_json
 
-NODES = 13
-SHARED = 2  # the first nodes, for all runs whose fault needs no nodes of its own
+OWN_NODES = 11  # of the faults that need nodes of their own, with jobs of two nodes
+OWNERS = 4  # such faults
+
+
+def nodes_for(shape: Shape) -> int:
+    """The nodes of a sandbox on which all faults are inflicted on jobs like this: the first ones are shared."""
+    return shape.nodes + OWN_NODES + OWNERS * (shape.nodes - PLAIN.nodes)
 
 
 @dataclass
 class Ground:
-    """A sandbox, the folders of its runs, and a small disk."""
+    """A sandbox (or the emulator), the folders of its runs, and a small disk."""
 
-    sandbox: RunningSandbox
+    sandbox: RunningSandbox | None
     folder: Path
     small_disk: Path
-    free_nodes: list[str] = field(default_factory=lambda: [f"node{n}" for n in range(SHARED + 1, NODES + 1)])
+    shape: Shape = PLAIN
+    image: ThinImage | None = None
+    count: int = 0  # of its nodes
+    free_nodes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.count = self.count or nodes_for(self.shape)
+        self.free_nodes = [f"node{number}" for number in range(self.shape.nodes + 1, self.count + 1)]
 
     def stage(self, name: str, runs: Path) -> Stage:
         project = self.folder / name
         project.mkdir(parents=True)
-        environment = self.sandbox.environment | {"CLUSTERCTL_RUNS": str(runs)}
+        environment = self.sandbox.environment if self.sandbox else {**os.environ, "XDG_STATE_HOME": str(self.folder)}
+        environment = environment | {"CLUSTERCTL_RUNS": str(runs), "NO_COLOR": "1"}
         environment |= {"XDG_CONFIG_HOME": str(self.folder / "config"), "XDG_RUNTIME_DIR": str(self.folder)}
-        return Stage(self.sandbox.cluster, project, environment)
+        if not self.sandbox:
+            (project / "cluster").mkdir()
+            (project / "cluster" / "emulated.toml").write_text(EMULATOR)
+        return Stage(self.sandbox.cluster if self.sandbox else "emulated", project, environment)
 
     def scene(self, fault: Fault | None, workload: str) -> Scene:
         """A run for `fault`, or an undisturbed one."""
@@ -43,18 +63,34 @@ class Ground:
         if fault and fault.prepare:
             runs = self.folder / f"runs-{workload}-{name}"
             shutil.copytree(self.folder / f"runs-{workload}" / ".data", runs / ".data")
-        names = {f"node{number}" for number in range(1, NODES + 1)}
-        nodes = tuple(f"node{number}" for number in range(1, SHARED + 1))
+        names = {f"node{number}" for number in range(1, self.count + 1)}
+        nodes = tuple(f"node{number}" for number in range(1, self.shape.nodes + 1))
         if fault and fault.own_nodes:
-            nodes = tuple(self.free_nodes[: fault.own_nodes])
-            del self.free_nodes[: fault.own_nodes]
-        settings = {"resources.exclude": f'"{",".join(sorted(names - set(nodes)))}"'} | dict(
-            fault.settings if fault else {}
-        )
+            own = fault.own_nodes + self.shape.nodes - PLAIN.nodes
+            nodes = tuple(self.free_nodes[:own])
+            del self.free_nodes[:own]
+        settings = dict(self.shape.settings)
+        if self.sandbox:  # the emulator does not leave out nodes
+            settings["resources.exclude"] = f'"{",".join(sorted(names - set(nodes)))}"'
+        if self.shape.in_image:
+            assert self.image is not None
+            mounts = [*self.image.mounts, f"{INSIDE}:{INSIDE}:ro"]
+            settings |= {"container.image": json.dumps(str(self.image.path)), "container.mounts": json.dumps(mounts)}
+        settings |= fault.settings if fault else {}
         if fault and fault.outcome in (Outcome.RECOVERS, Outcome.RESUMED):
             # See assert_newest_checkpoint; and a rank that starts late looks for the one that rank 0 resumed from.
             settings["checkpoint.keep"] = "1000"
-        return Scene(self.stage(f"{workload}-{name}", runs), workload, nodes, settings, name)
+        return Scene(self.stage(f"{workload}-{name}", runs), workload, nodes, settings, name, self.shape)
+
+
+EMULATOR = """
+kind = "emulator"
+polling_floor = "1s"
+[emulator]
+nodes = 4
+gpus_per_node = 4
+kill_wait = "15s"
+"""
 
 
 def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: int) -> dict[str, Any]:
@@ -102,8 +138,14 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
         wait_until(scene.run.finished_json.exists, 300, f"the end of {scene.run.id}")
         wait_until(calm.run.finished_json.exists, 300, "the undisturbed run")
         assert scene.losses() == calm.losses(), "the losses differ from those of an undisturbed run"
+        if scene.other:
+            wait_until(scene.other.finished_json.exists, 300, f"the end of {scene.other.id}")
+            assert losses_of(scene.other) == calm.losses(), "the losses of the run beside it differ"
         found = scene.why()
         assert found["class"] == "finished", found
+        for attempt in scene.run.attempts() if scene.workload == "command" else ():
+            if (log := attempt.log(0)).exists():
+                assert log.read_text().startswith(f"{scene.shape.shown}\n"), log.read_text()
         # Without its slurmd, a training may finish before Slurm notices.
         assert found["history"] or fault.outcome is Outcome.UNHARMED or calm.workload != "command", (
             "the fault had no effect"

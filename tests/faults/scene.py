@@ -6,17 +6,18 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults.shapes import PLAIN, Shape
 from support.recorded import beat_of, recorded
 from support.scenario import Stage, alive, wait_until
 
+from clusterctl.launcher.observe.run_record import read_submission
 from clusterctl.shared.record.files import read_json, read_lines
-from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.layout import RunDir, SweepDir
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 INSIDE = Path(__file__).resolve().parent / "inside"
@@ -26,6 +27,9 @@ _PROGRAM = """
 import contextlib, json, os, time
 import clusterctl.program as run
 rank, step, total = int(os.environ["RANK"]), 0, 0.0
+devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+print("in an image," if os.path.exists("/srv/own.txt") else "on its node,", end=" ")
+print(f"with {len(devices)} GPUs" if devices[0] else "without GPUs", flush=True)
 go = os.path.join(os.environ["CLUSTERCTL_RUN_DIR"], "go")
 if folder := run.latest_checkpoint():
     step, total = json.loads((folder / "state.json").read_text())
@@ -74,17 +78,28 @@ class Scene:
     nodes: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "run"
+    shape: Shape = PLAIN
     run: RunDir = field(init=False)
+    other: RunDir | None = None  # the run beside it, in a sweep
     script_killed: bool = False
 
     def submit(self) -> None:
         words = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        words += ["--sweep", "env.ELEMENT=0,1"] if self.shape.sweep else []
         (self.stage.folder / f"{self.name}.toml").write_text(job_file(self.workload))
         self.run = self.stage.submit(f"./{self.name}.toml", *words)
+        if self.shape.sweep:
+            sweep = SweepDir.of(self.stage.runs, self.run.id)
+            self.run, self.other = sweep.run(0), sweep.run(1)
+            (self.other.path / "go").touch()
 
     def go_on(self) -> None:
         """Let the first attempt run to its end."""
         (self.run.path / "go").touch()
+
+    @property
+    def job_id(self) -> str:
+        return read_submission(self.run).job_id
 
     # Its ranks
 
@@ -100,11 +115,15 @@ class Scene:
         os.kill(self.pids(rank)[0], signal.SIGKILL)
 
     def kill_script(self) -> None:
-        """Kill the batch script (bash in the run directory, and slurmd's copy of it), so that it records no end."""
+        """Kill the batch script (bash in the run directory, and slurmd's copy of it), so that it records no end.
+
+        In an array, what was slurmd's copy is the run's own script by now.
+        """
+        names = (b"/slurm_script\0", os.fsencode(f"{self.run.script}\0"))
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                script = b"/slurm_script\0" in (folder / "cmdline").read_bytes()
-                if script and (folder / "cwd").readlink() == self.run.path:
+                words = (folder / "cmdline").read_bytes()
+                if any(name in words for name in names) and (folder / "cwd").readlink() == self.run.path:
                     os.kill(int(folder.name), signal.SIGKILL)
                     self.script_killed = True
         assert self.script_killed, f"no batch script of {self.run.id} is running"
@@ -138,17 +157,12 @@ class Scene:
         return self.script_killed or "exit_code" in (read_json(self.run.attempt(attempt).host_json) or {})
 
     def losses(self) -> dict[int, float]:
-        """The loss of each step; later attempts replace what an earlier one did beyond its last checkpoint."""
-        found: dict[int, float] = {}
-        for attempt in self.run.attempts():
-            found |= {line["step"]: line["loss"] for line in read_lines(attempt.metrics) if "loss" in line}
-        return found
+        return losses_of(self.run)
 
     # Its Slurm
 
     def slurm(self, *words: str) -> None:
-        done = subprocess.run(words, env=self.stage.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        self.stage.slurm(*words)
 
     def nodes_of(self, attempt: int = 0) -> list[str]:
         """The nodes of an attempt as its ranks recorded them, rank 0's first."""
@@ -165,6 +179,14 @@ class Scene:
         done = self.stage.call("why", self.run.id, "--cluster", self.stage.cluster, "-o", "json")
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
+
+
+def losses_of(run: RunDir) -> dict[int, float]:
+    """The loss of each step; later attempts replace what an earlier one did beyond its last checkpoint."""
+    found: dict[int, float] = {}
+    for attempt in run.attempts():
+        found |= {line["step"]: line["loss"] for line in read_lines(attempt.metrics) if "loss" in line}
+    return found
 
 
 def _started(pid: int) -> int:

@@ -160,7 +160,7 @@ def _without_controller(scene: Scene, meanwhile: Callable[[Scene], None]) -> Non
     assert sandbox is not None
     state = sandbox.path / "state" / "job_state"  # slurmctld forgets what it has not saved
     changed = time.time()
-    scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "Comment=saved")
+    scene.slurm("scontrol", "update", f"JobId={scene.job_id}", "Comment=saved")
 
     def saved() -> bool:
         with suppress(FileNotFoundError):  # it is being replaced
@@ -194,22 +194,22 @@ def preempt(scene: Scene) -> None:
 
 def warn(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    scene.slurm("scancel", "--signal=USR2", scene.stage.job_id(scene.run))
+    scene.slurm("scancel", "--signal=USR2", scene.job_id)
 
 
 def run_out_of_time(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "TimeLimit=1")
+    scene.slurm("scontrol", "update", f"JobId={scene.job_id}", "TimeLimit=1")
 
 
 def cancel(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    scene.slurm("scancel", scene.stage.job_id(scene.run))
+    scene.slurm("scancel", scene.job_id)
 
 
 def requeue(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    scene.slurm("scontrol", "requeue", scene.stage.job_id(scene.run))
+    scene.slurm("scontrol", "requeue", scene.job_id)
 
 
 # Files
@@ -285,6 +285,7 @@ TRAININGS = tuple(workload for workload in WORKLOADS if workload != "command")
 _WHY = "tests/end_to_end/test_why.py"
 _SPARE_NODES = "tests/end_to_end/test_spare_nodes.py"
 _NODE_CHECK = "tests/end_to_end/test_node_check.py"
+_LEFT = "tests/end_to_end/test_left_processes.py"
 FAULTS = (
     Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
     Fault(
@@ -303,6 +304,12 @@ FAULTS = (
         rank=2,
         not_for=TRAININGS,
         tests="tests/workloads/test_command.py",
+    ),
+    Fault(
+        name="worker",
+        words="SIGKILL of a worker of torchrun or accelerate",
+        cause=Cause.KILLED,
+        tests="tests/end_to_end/test_launchers.py",
     ),
     Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, seconds="21"),
     Fault(
@@ -456,11 +463,46 @@ FAULTS = (
     ),
     Fault(name="requeue", words="scontrol requeue by hand", inflict=requeue, cause=Cause.PREEMPTED),
     Fault(
+        name="stubborn",
+        words="scontrol requeue of a program that ignores TERM and has a daemon: nothing of it runs beside the next "
+        "attempt",
+        cause=Cause.PREEMPTED,
+        tests=_LEFT,
+    ),
+    Fault(
+        name="stubborn-cancel",
+        words="`clusterctl cancel` of such a program: nothing of it is left",
+        outcome=Outcome.FAILS,
+        cause=Cause.CANCELLED,
+        tests=_LEFT,
+    ),
+    Fault(
+        name="cleaned",
+        words="the warning before the time limit, after a cleaner has removed the temporary files of the task",
+        cause=Cause.PREEMPTED,
+        tests="tests/workloads/test_command.py",
+    ),
+    Fault(
         name="full",
         words="run directory full, then freed",
         inflict=fill_and_free,
         outcome=Outcome.UNHARMED,
         full_disk=True,
+    ),
+    Fault(
+        name="full-start",
+        words="run directory full when the run is started again",
+        outcome=Outcome.FAILS,
+        cause=Cause.DISK,
+        tests="tests/diagnosis/test_failure.py",
+    ),
+    Fault(
+        name="setup",
+        words="a line of `setup` after which nothing can be right: `exit`, a failing `source`, `conda` or `module`, "
+        "a syntax error",
+        outcome=Outcome.FAILS,
+        cause=Cause.LAUNCH,
+        tests="tests/launch/test_script_on_the_host.py",
     ),
     Fault(
         name="moved",

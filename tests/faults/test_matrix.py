@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from faults.matrix import Ground, strike_all
 from faults.scene import WORKLOADS
+from faults.shapes import SHAPES
 from faults.sites import SITES
 from faults.table import FAULTS, Outcome
 from support.sandbox_fixture import RunningSandbox
@@ -44,3 +45,26 @@ def test_outcomes_are_the_same_under_every_sites_rules(
         ]
     assert strike_all(ground, faults, workload, at_once=20 if workload == "command" else 4) == {}
     wait_until(lambda: not sandbox_home.call("squeue", "--noheader"), 120, "an empty queue")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("shape", SHAPES)
+def test_outcomes_are_the_same_for_every_kind_of_job(ground: Ground, shape: str) -> None:
+    assert strike_all(ground, FAULTS, "command", SHAPES[shape].at_once) == {}
+
+
+# Of each kind of end one fault: in the job, by the queue, for good.
+SAMPLE = ("kill-2", "requeue", "raise")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kinds_of_jobs_restart_on_the_emulator(emulated: Ground, shape: str) -> None:
+    assert strike_all(emulated, [fault for fault in FAULTS if fault.name in SAMPLE], "command", at_once=1) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kinds_of_jobs_restart_on_slurm(ground: Ground, shape: str) -> None:
+    """All faults in `make test-faults`."""
+    assert strike_all(ground, [fault for fault in FAULTS if fault.name in SAMPLE], "command", at_once=2) == {}

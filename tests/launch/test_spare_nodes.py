@@ -131,6 +131,44 @@ def test_before_a_restart_slurm_is_asked_for_the_state_of_the_nodes(
     assert [one.why for one in read_host(host.run.attempt(1)).left_out] == ([why] if why else [])
 
 
+def killed(node: str, step: int | None = 5, how: str = "Killed", word: str = "task 1") -> str:
+    """A rank is killed on `node`, and srun ends the other."""
+    logged = "" if step is None else f'echo \'{{"step": {step}, "loss": 1}}\' >>"$attempt/metrics.jsonl"\n'
+    first, other = f"srun: error: {node}: {word}: {how}", "srun: error: n1: task 0: Terminated"
+    return f"{ONE_KILLED}{logged}echo '{first}' >&2; echo '{other}' >&2; exit 137\n"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "replaced"),
+    [
+        ([killed("n2"), killed("n2")], "n2"),
+        ([killed("n2"), killed("n1")], "n1"),  # the last one, although the script is there
+        ([killed("n2", 3), killed("n2", 4), killed("n2", 4)], "n2"),
+        ([killed("n2"), killed("n2", word="tasks 1-2")], "n2"),
+        ([killed("n2", 3), killed("n2", 4)], None),
+        ([killed("n2"), killed("n2", how="Out Of Memory")], None),  # another node has no more
+        ([killed("n2", None), killed("n2", None)], None),  # before the first step
+        ([killed("n2"), killed("n9")], None),
+    ],
+)
+def test_a_node_on_which_ranks_are_killed_at_one_step_again_is_replaced(
+    tmp_path: Path, attempts: list[str], replaced: str | None
+) -> None:
+    host = holding(tmp_path)
+    assert call(host, *attempts, ALL_DONE) == 0
+    last = host.run.attempt(len(attempts))
+    left_out = read_host(last).left_out
+    assert [(one.node, one.why, one.by) for one in left_out] == ([(replaced, "killed", "n3")] if replaced else [])
+    assert host.host(len(attempts))["nodes"] == {"n1": "n3,n2", "n2": "n1,n3", None: "n1,n2"}[replaced]
+    assert all(not read_host(host.run.attempt(number)).left_out for number in range(len(attempts)))
+
+
+def test_without_a_spare_node_left_none_is_blamed(tmp_path: Path) -> None:
+    host = holding(tmp_path)
+    assert call(host, killed("n2"), killed("n2"), killed("n1"), killed("n1"), ALL_DONE) == 0
+    assert [one.node for one in read_host(host.run.attempt(4)).left_out] == ["n2"]
+
+
 def test_nothing_starts_if_slurm_does_not_list_the_nodes(tmp_path: Path) -> None:
     host = holding(tmp_path)
     host.scontrol = "exit 1"

@@ -176,7 +176,15 @@ def test_starts_are_counted_over_all_jobs(tmp_path: Path) -> None:
 )
 def test_what_waits_for_the_run_waits_for_its_last_job(host: Host, listed: str, updates: list[str]) -> None:
     waiting(host, listed).call(ONE_KILLED + CHECKPOINT + "exit 137")
-    assert [line.removeprefix("update ") for line in asked(host, "update")] == updates
+    assert list(dict.fromkeys(line.removeprefix("update ") for line in asked(host, "update"))) == updates
+
+
+def test_what_was_queued_after_the_other_job_waits_for_it_too(host: Host) -> None:
+    """A dependant whose submission began before."""
+    host.others["squeue"] = 'cat "${0%/*}/queue" 2>/dev/null'
+    late = f"until [ -s successor.json ]; do sleep 0.1; done\nsleep 1\necho '14 afterok:12(unfulfilled)' >{host.srun.with_name('queue')}\n"
+    host.call(late + ONE_KILLED + CHECKPOINT + "exit 137")
+    assert asked(host, "update") == ["update JobId=14 Dependency=afterok:13"]
 
 
 def test_an_element_of_an_array_has_its_own(host: Host) -> None:
@@ -211,7 +219,8 @@ def test_it_leaves_at_once_unless_the_run_goes_on(host: Host, how: str) -> None:
     record, words, needed = ENDS[how]
     ended(host, {"attempt": 0, "job_id": "12", "restart_count": 0, **record}, words)
     host.environment, host.job = {"cctl_succeeds": "12", "cctl_starts": "1"}, "13"
-    assert host.call(ALL_DONE) == 0
+    # Jobs that wait for the run's success wait for this job by now.
+    assert host.call(ALL_DONE) == (0 if needed or how == "finished" else 1)
     assert host.run.attempt(1).path.exists() == needed
     if needed:
         assert host.host(1)["job_id"] == "13"
@@ -233,7 +242,7 @@ def ended(host: Host, record: dict[str, Any], words: str = "") -> None:
 def test_it_leaves_a_run_alone_that_was_submitted_again(host: Host) -> None:
     ended(host, {"attempt": 0, "job_id": "15", "restart_count": 0})
     host.environment, host.job = {"cctl_succeeds": "12"}, "13"
-    assert host.call(ALL_DONE) == 0
+    assert host.call(ALL_DONE) == 1
     assert not host.run.attempt(1).path.exists()
 
 
@@ -241,7 +250,7 @@ def test_it_leaves_a_cancelled_run_alone(host: Host) -> None:
     ended(host, {"attempt": 0, "job_id": "12", "exit_code": 75, "requeued": True})
     host.run.cancel_json.touch()
     host.environment, host.job = {"cctl_succeeds": "12"}, "13"
-    assert host.call(ALL_DONE) == 0
+    assert host.call(ALL_DONE) == 1
     assert not host.run.attempt(1).path.exists()
 
 

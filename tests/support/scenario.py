@@ -141,7 +141,7 @@ class Stage:
     def slurm(self, command: str, *words: str) -> str:
         """Run a Slurm command, or the emulator's, and return its output."""
         found = sorted(Path(self.environment["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
-        path = str(found[-1]) if self.cluster == "local" else command
+        path = str(found[-1]) if self.cluster in ("local", "emulated") else command
         words = (path, *words)
         return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=True).stdout
 

@@ -45,7 +45,7 @@ while [ -d "$cctl_run/attempts/$cctl_number" ]; do
   cctl_number=$((cctl_number + 1))
 done
 [ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
-[ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit 0
+[ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit "$cctl_unneeded"
 # A run may be queued for days, and someone may delete its files meanwhile.
 for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json" ${cctl_environment:+"$cctl_environment/bin/python"}; do
   cctl_await [ -e "$cctl_gone" ] ||
