@@ -100,7 +100,9 @@ def use(stage: Stage, runtime: str, setup: str = "") -> None:
 @pytest.mark.parametrize("back_end", BACK_ENDS, indirect=True)
 def test_each_role_runs_in_its_own_image(stage: Stage, job: str) -> None:
     done = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run")
-    assert f"role trainer: nodes 0-1, 2 ranks per node, after features, ends the job, image {stage.folder}" in done.stderr
+    assert (
+        f"role trainer: nodes 0-1, 2 ranks per node, after features, ends the job, image {stage.folder}" in done.stderr
+    )
     assert done.stdout.count("--container-image=") == 3  # trainer has other slots on its second node
     check(stage, stage.submit(job, "--wait"))
 

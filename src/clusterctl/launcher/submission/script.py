@@ -54,9 +54,7 @@ def render(plan: Plan) -> str:
         for start in plan.role_starts:
             words = _started(plan, start)
             chosen += [
-                line
-                for block in start.blocks
-                for line in ([*map(str, block), str(len(words))], *_flag_by_flag(words))
+                line for block in start.blocks for line in ([*map(str, block), str(len(words))], *_flag_by_flag(words))
             ]
         task = [*chosen, ["--"], *task]
     setup = "".join(f"\n{line}" for line in plan.setup)
