@@ -204,7 +204,7 @@ for name in ${!SLURM_@}; do
   case $name in SLURM_CONF | SLURM_JWT) ;; *) places+=("$name=${!name}") && unset "$name" ;; esac
 done
 exec srun --jobid="$job" --nodelist="$SLURMD_NODENAME" --nodes=1 --ntasks=1 --mpi=none --input=none --unbuffered \
-  "${@:2:count}" sh -c "$0" %s "${places[@]}" -- "${@:count + 2}"
+  --quiet "${@:2:count}" sh -c "$0" %s "${places[@]}" -- "${@:count + 2}"
 """
 _IN_STEP = r"""
 [ -e "$0" ] || {
