@@ -65,7 +65,8 @@ compare-scripts: setup ## Run 101 batch scripts by sbatch and by clusterctl, on 
 	$(BIN)/python -m pytest -n 2 tests/end_to_end/test_compared_scripts.py
 
 RECIPES := .venv-recipes
-RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0
+RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0 \
+  ray==2.60.0
 $(RECIPES)/.ready: pyproject.toml
 	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
