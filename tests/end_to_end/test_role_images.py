@@ -24,6 +24,7 @@ import http.server, os, sys, urllib.request
 from clusterctl import program
 own = open("/srv/own.txt").read().strip() if os.path.exists("/srv/own.txt") else "the host"
 print(os.environ["CLUSTERCTL_ROLE"], os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "in", own, flush=True)
+print("sees GPUs", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 if sys.argv[1:]:
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -128,8 +129,10 @@ def test_pyxis_runs_each_role_in_its_own_image(stage: Stage, pyxis: Pyxis, job: 
     if of_the_job:  # the job's image is that of `features`, and `beside` still runs on the host
         (image,) = [line for line in (stage.folder / job).read_text().splitlines() if "thin.sqsh" in line]
         words = ["--set", f"container.{image}", "--set", "role.beside.image=none"]
-    run = stage.submit(job, *words, "--wait")
+    gpus = ("--set", "role.features.gpus_per_node=1", "--set", "role.trainer.gpus_per_node=2")
+    run = stage.submit(job, *words, *gpus, "--wait")
     check(stage, run)
+    assert all(f"sees GPUs {seen}\n" in stage.log(run, rank) for rank, seen in ((0, "0"), (2, "1,2"), (6, "1,2")))
     images = [
         line for path in pyxis.records.iterdir() for line in path.read_text().splitlines() if "container-image=" in line
     ]

@@ -62,6 +62,7 @@ def look_at_images(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[Contai
     facts = ContainerFacts(
         view=plan.views[0][0],
         python=plan.views[0][1],
+        of_roles=plan.view is None,
         brings_code=brings_code(job),
         brings_packages="PYTHONPATH" in job.env,
         srun_help=slurm.answer("srun", "--help") if cluster.runtime == "pyxis" else None,
@@ -192,6 +193,8 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
         named = (path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path)))
         known = [path for path in named if contents.resolved(path) in contents.programs]
         hint = f"set `python` in the cluster file: {known[0]}" if known else "install one, as in containers/"
+        if known and facts.of_roles:
+            hint = f"where the image is built: mkdir -p {posixpath.dirname(python)} && ln -s {known[0]} {python}"
         yield fail("image", f"no {python} in the image", hint)
         return
     if contents.programs and place not in contents.programs:

@@ -105,6 +105,7 @@ class ContainerFacts:
 
     view: ContainerView
     python: str  # the tasks' interpreter
+    of_roles: bool = False  # the job's other tasks run on the host, whose interpreter the cluster file names
     brings_code: bool = False  # the image contains the run's code
     brings_packages: bool = False  # the job sets PYTHONPATH, with unknown packages
     srun_help: str | None = None  # on a cluster with pyxis
