@@ -197,11 +197,15 @@ def make_view(
 
 # With pyxis a step has one image. Where tasks of one step need several, each becomes the srun of a step in its image.
 
-# The step's task gets the variables that Slurm has set for this one: its rank. SLURM_JWT must not show up in arguments.
+# The step's task gets the variables that Slurm has set for this one, such as its rank. Other users can see arguments:
+# what may be secret stays in the environment.
 _OWN_STEP = r"""
 job=$SLURM_JOB_ID places=() count=$1
 for name in ${!SLURM_@}; do
-  case $name in SLURM_CONF | SLURM_JWT) ;; *) places+=("$name=${!name}") && unset "$name" ;; esac
+  case $name in
+    SLURM_CONF | *JWT* | *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *KEY*) ;;
+    *) places+=("$name=${!name}") && unset "$name" ;;
+  esac
 done
 exec srun --jobid="$job" --nodelist="$SLURMD_NODENAME" --nodes=1 --ntasks=1 --mpi=none --input=none --unbuffered \
   --quiet "${@:2:count}" sh -c "$0" %s "${places[@]}" -- "${@:count + 2}"
