@@ -66,7 +66,7 @@ compare-scripts: setup ## Run all batch scripts of the corpus by sbatch and by c
 
 RECIPES := .venv-recipes
 RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0 \
-  pytorch-ignite==0.5.5 debugpy==1.8.22 jupyterlab==4.6.6
+  pytorch-ignite==0.5.5 debugpy==1.8.22 jupyterlab==4.6.6 ray==2.60.0
 $(RECIPES)/.ready: pyproject.toml
 	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \

@@ -43,6 +43,7 @@ EXAMPLES: dict[str, Any] = {
     "role.tasks_per_node": 2,
     "role.gpus_per_node": 4,
     "role.ready": "http://{host}:{port}/health",
+    "role.image": "/shared/images/inference.sqsh",
     "resources.partition": "gpu",
     "resources.account": "my-project",
     "resources.qos": "normal",

@@ -11,8 +11,11 @@ import pytest
 
 import clusterctl
 from clusterctl.launcher.observe.sweeps import best_value
+from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.spec import Job, Resources, to_record
+from clusterctl.shared.spec.role import Role
 
 Fabricate = Callable[..., RunDir]
 A, B = "cora-20260101-000000-aaaa", "reddit-20260102-000000-bbbb"
@@ -64,6 +67,25 @@ def test_logs_can_be_selected_by_rank_stream_and_pattern(fabricate: Fabricate) -
         list(run.logs(7))
     with pytest.raises(clusterctl.UsageError):
         run.logs(stream="both")
+
+
+def test_logs_can_be_selected_by_role_and_rank_in_it(fabricate: Fabricate) -> None:
+    roles = {"server": Role(program=("x",), nodes=1), "trainer": Role(program=("x",), nodes=1, tasks_per_node=2)}
+    job = Job(name="a", workload="command", role=roles, resources=Resources(nodes=2, tasks_per_node=2))
+    whole = read_json(fabricate(A).run_json)
+    logs = {f"attempts/0/logs/rank_{rank:05}.out": f"of {rank}\n" for rank in (0, 1, 2, 3)}  # 1 is idle
+    run = clusterctl.Run(fabricate(A, {"run.json": {**whole, "job": to_record(job)}, **logs}).path)
+    assert [str(line) for line in run.logs(role="trainer")] == ["of 2", "of 3"]
+    assert [str(line) for line in run.logs(1, role="trainer")] == ["of 3"]
+    assert run.rank_of("trainer", 1) == 3
+    assert run.logs(role="trainer").ranks == 2
+    for call, words in (
+        (lambda: run.logs(role="trainr"), "no role trainr"),
+        (lambda: run.logs(2, role="trainer"), "role trainer has no rank 2"),
+        (lambda: clusterctl.Run(fabricate(B).path).logs(role="trainer"), "has no roles"),
+    ):
+        with pytest.raises(clusterctl.UsageError, match=words):
+            call()
 
 
 def test_waiting_for_a_failed_run_raises_with_its_findings(fabricate: Fabricate) -> None:

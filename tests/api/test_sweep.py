@@ -142,6 +142,16 @@ def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
     return found.resume(axes=axes)
 
 
+@pytest.mark.parametrize("name", ["port", "host", "rank", "server", "nodes"])
+def test_the_placeholders_of_roles_are_no_sweep_keys(desk_with_slurm: Desk, name: str) -> None:
+    text = '[[role]]\nname = "server"\nprogram = ["true", "{port}", "{server.host}"]\n'
+    desk_with_slurm.write("parts.toml", f'code = "."\n{text}')
+    with pytest.raises(clusterctl.UsageError, match="placeholders of roles are not for sweeps") as caught:
+        sweep("./parts.toml", axes=[f"{name}=1,2"])
+    assert f"role.server.env.{name.upper()}" in caught.value.hint
+    assert not asked(desk_with_slurm)
+
+
 def test_resuming_submits_unfinished_runs_and_new_values_in_one_array(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..2"])
     for place, state in enumerate((State.FINISHED, State.FAILED, State.FINISHED)):

@@ -327,7 +327,7 @@ def test_the_emulator_needs_neither_slurm_nor_a_shared_disk() -> None:
 def with_image(**facts: Any) -> Surroundings:
     view = ContainerView(image="/images/pyg.sqsh")
     container = ContainerFacts(**{"view": view, "python": "/opt/venv/bin/python", **facts})
-    return replace(GOOD, interpreter=None, container=container)
+    return replace(GOOD, interpreter=None, containers=(container,))
 
 
 def test_an_image_in_a_registry_is_not_inspected() -> None:

@@ -102,6 +102,8 @@ def test_the_hint_for_an_image_without_the_interpreter_names_an_executable_one()
     assert [check.hint for check in problems(without)] == ["install one, as in containers/"]
     with_one = replace(without, contents=Contents(links=links, programs=frozenset({"/usr/bin/python3.12"})))
     assert [check.hint for check in problems(with_one)] == ["set `python` in the cluster file: /usr/bin/python3"]
+    (of_a_role,) = problems(replace(with_one, of_roles=True))  # where that key would be for the tasks on the host
+    assert of_a_role.hint == f"where the image is built: mkdir -p /opt/venv/bin && ln -s /usr/bin/python3 {PYTHON}"
 
 
 def test_packages_may_come_from_the_jobs_pythonpath() -> None:

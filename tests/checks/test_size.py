@@ -16,7 +16,9 @@ from clusterctl.launcher.checks.surroundings import Answer, Folder, NodeSize, Su
 from clusterctl.launcher.config import Resolved, resolve
 from clusterctl.launcher.slurm.nodes import configured_nodes, parse_nodes
 from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.roles import seating
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
+from clusterctl.shared.spec.role import Role
 from clusterctl.shared.spec.values import GpuCount
 
 GIB = 1024
@@ -111,6 +113,33 @@ def test_the_message_compares_the_request_with_the_nodes(
     assert check is not None
     assert (check.message, check.changes) == (message, changes)
     assert bool(check.hint) != bool(changes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changes"),
+    [
+        ({"server": (2, False), "trainer": (4, False)}, {"role.trainer.nodes": "2"}),
+        ({"server": (6, False), "beside": (3, True)}, {"role.server.nodes": "4"}),
+        ({"server": (6, False), "beside": (5, True)}, {}),  # would no longer have the nodes of `server`
+        ({f"r{number}": (1, False) for number in range(6)}, {}),
+    ],
+)
+def test_roles_that_need_too_many_nodes_are_answered_with_a_key_of_a_role(
+    wanted: dict[str, tuple[int, bool]], changes: dict[str, str]
+) -> None:
+    def asking_for(roles: dict[str, Role]) -> Resolved:
+        asked = asking(nodes=seating(roles).nodes, tasks_per_node=seating(roles).tasks_per_node)
+        return replace(asked, job=replace(asked.job, role=roles))
+
+    roles = {name: Role(program=("x",), nodes=nodes, share=share) for name, (nodes, share) in wanted.items()}
+    check = misfit(asking_for(roles), LAPTOP, "local")
+    assert check is not None
+    assert check.message == "reddit requests 6 nodes; local has 4"
+    assert (check.changes, bool(check.hint)) == (changes, not changes)
+    for key, text in changes.items():
+        name = key.split(".")[1]
+        roles[name] = replace(roles[name], nodes=int(text))
+        assert misfit(asking_for(roles), LAPTOP, "local") is None
 
 
 def test_a_job_that_fits_some_of_the_nodes_is_not_refused() -> None:

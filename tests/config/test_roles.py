@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.launcher.config import Resolved, resolve
+from clusterctl.launcher.config import Resolved, resolve, roles
 from clusterctl.launcher.config.resolution import resolve_again
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.spec import Cluster, to_record
@@ -81,9 +81,36 @@ def test_values_of_a_role_can_be_set_and_are_kept_for_later_attempts(tmp_path: P
     assert again.job.role["trainer"].program == first.job.role["trainer"].program
 
 
+def test_a_role_has_the_image_of_the_job_its_own_or_none(tmp_path: Path) -> None:
+    text = TWO.replace("nodes = 2", 'nodes = 2\nimage = "./its.sqsh"') + '\n[[role]]\nname = "beside"\nshare = true\n'
+    job = resolved(tmp_path, f'{text}image = "none"\nprogram = ["true"]\n[container]\nimage = "/images/job.sqsh"').job
+    found = [job.image_of(role) for role in job.role.values()]
+    assert found == [f"{tmp_path}/its.sqsh", "/images/job.sqsh", None]
+    assert job.images == ("/images/job.sqsh", f"{tmp_path}/its.sqsh")
+    shown = [*roles.shown(job)]
+    assert shown[0].endswith(f", image {tmp_path}/its.sqsh")
+    assert "image" not in shown[1]
+    assert shown[2].endswith(", image none")
+    switched = resolved(tmp_path, text + 'program = ["true"]', "role.features.image=none").job
+    assert switched.images == ()
+
+
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
+        (
+            TWO.replace("nodes = 2", 'nodes = 2\nimage = "/i.sqsh"').replace(
+                'code = "."', 'code = "."\nenvironment = "uv.lock"'
+            ),
+            "an image has its own environment; remove this key, or the image of its roles",
+            "",
+        ),
+        (
+            TWO.replace("nodes = 2", 'nodes = 2\nimage = "/i.sqsh"') + "\n[resources]\nlocal_code = true",
+            "an image is on a local disk already",
+            "",
+        ),
+        (TWO.replace("nodes = 2", 'nodes = 2\nimage = ""'), "role.features.image", ""),
         (TWO.replace('name = "trainer"', 'name = "features"'), "two roles of one name: features", "its own name"),
         (TWO.replace('name = "trainer"', 'name = "FEATURES"'), "two roles of one name", "its own name"),
         (TWO.replace('name = "trainer"\n', ""), "a role needs a name", "letters"),

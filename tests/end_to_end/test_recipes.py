@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.guide import follow, steps
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.layout import RunDir
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "recipes.md").read_text()
 RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL))
 ON_SLURM = "MPI (mpi4py)"
+ON_NODES = "Ray, beside a training"
 PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
 
 
@@ -34,7 +35,7 @@ def user(stage: Stage) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("title", sorted(RECIPES.keys() - {ON_SLURM}))
+@pytest.mark.parametrize("title", sorted(RECIPES.keys() - {ON_SLURM, ON_NODES}))
 def test_a_recipe_works(user: Stage, title: str) -> None:
     if "ddp.py" in RECIPES[title]:  # from another recipe
         write_files(user, "DistributedDataParallel")
@@ -71,6 +72,13 @@ def test_mpi_ranks_match_those_started_by_slurm(user: Stage) -> None:
     (user.folder / "cluster" / "mpi.toml").write_text('kind = "sandbox"\nmpi = "pmi2"\n')
     environment = user.environment | {"CLUSTERCTL_CLUSTER": "mpi"}
     assert follow(RECIPES[ON_SLURM], user.folder, environment) == 2
+
+
+@pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
+def test_ray_serves_a_training_and_leaves_nothing(user: Stage) -> None:
+    assert follow(RECIPES[ON_NODES], user.folder, user.environment) == 2
+    (path,) = user.runs.glob("rated-*")
+    wait_until(lambda: not alive(RunDir(path)), 20, "the end of Ray's processes")
 
 
 def write_files(user: Stage, title: str) -> None:

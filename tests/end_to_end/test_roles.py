@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +88,13 @@ def program_of(run: RunDir, role: str, rank: int = 0) -> int:
     raise AssertionError(f"{role} r{rank} does not run")
 
 
+def has_program(run: RunDir, role: str) -> bool:
+    try:
+        return program_of(run, role) > 0
+    except AssertionError:
+        return False
+
+
 def training(stage: Stage, run: RunDir) -> None:
     """Wait until the trainers are at work."""
 
@@ -108,7 +114,11 @@ def why(stage: Stage, run: RunDir) -> dict[str, Any]:
 
 
 class Fault(NamedTuple):
-    """`settings` of the job, what happens when `phase` is reached, and what is right then."""
+    """`settings` of the job, what happens when `phase` is reached, and what is right then.
+
+    `phase` is "queue", a role whose program has started, or "training". `before` is the cause that ended the first of
+    several attempts, `node` the one that a certain cause names.
+    """
 
     settings: tuple[str, ...] = ()
     phase: str = "training"
@@ -119,6 +129,8 @@ class Fault(NamedTuple):
     words: str = ""
     attempts: int = 1
     steps: int = 1000
+    before: str = ""
+    node: str | None = None
 
 
 def sends(number: signal.Signals, role: str, rank: int = 0) -> Callable[[Stage, RunDir], object]:
@@ -129,12 +141,46 @@ def cancels(stage: Stage, run: RunDir) -> None:
     assert stage.call("cancel", "--yes", "--cluster", stage.cluster, run.id).returncode == 0
 
 
+def loses_a_node(stage: Stage, run: RunDir) -> None:
+    """Slurm loses the last node, which comes back once the job has ended."""
+    stage.slurm("scontrol", "update", "NodeName=node4", "State=DOWN", "Reason=off")
+    try:
+        job = stage.job_id(run)
+        wait_until(lambda: stage.slurm("squeue", "-h", "-j", job, "-t", "running", "-o", "%i") == "", 60, "the end")
+    finally:
+        stage.slurm("scontrol", "update", "NodeName=node4", "State=RESUME")
+
+
+def preempts(stage: Stage, run: RunDir) -> None:
+    text = 'workload = "command"\nargv = ["sleep", "1"]\n[resources]\nnodes = 4\nexclusive = true\n'
+    job = stage.write_job("urgent", f'{text}partition = "urgent"\n')
+    assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+
+
+def leaves_the_servers(stage: Stage, run: RunDir) -> None:
+    """Cancel while the trainers have finished and a server has not ended yet."""
+    wait_until(lambda: len([pid for pid in alive(run) if "serve.py" in command_of(pid)]) == 1, 60, "the last server")
+    cancels(stage, run)
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def never(role: str) -> str:
     return f"role.{role}.restart=never"
 
 
 QUICK = ("role.store.ready_within=4", "role.features.ready_within=4")
 NOTHING = '["sleep", "1000"]'
+WEAK = ("resources.partition=preemptable", "resources.exclusive=true")
+FIRST_NEVER_READY = (
+    'role.store.program=["sh", "-c", "[ $CLUSTERCTL_ATTEMPT -gt 0 ] || sleep 1000; exec python serve.py {port}"]'
+)
+SHORT = ("resources.time=20s", "resources.warning=0", "resources.requeue=false")
 HUNG = ("watchdog.floor=5", "watchdog.action=fail")
 FAULTS = {
     "store killed": Fault((never("store"),), happens=sends(signal.SIGKILL, "store"), who=("store", 0)),
@@ -215,6 +261,37 @@ FAULTS = {
         (f"role.store.program={NOTHING}",), "store", cancels, "cancelled", "cancelled"
     ),
     "cancelled in training": Fault((), "training", cancels, "cancelled", "cancelled"),
+    "cancelled in the queue": Fault(
+        ("resources.begin=now+1hour",), "queue", cancels, "cancelled", "cancelled", attempts=0
+    ),
+    "cancelled between two roles": Fault(
+        (f"role.features.program={NOTHING}",), "features", cancels, "cancelled", "cancelled"
+    ),
+    "cancelled while the servers end": Fault(
+        ("role.store.grace=60", "role.store.env.IGNORES_TERM=1"),
+        "",
+        leaves_the_servers,
+        "cancelled",
+        "cancelled",
+        steps=1,
+    ),
+    "a node lost": Fault(("resources.requeue=false",), "training", loses_a_node, cause="node-failure", node="node4"),
+    "a node lost and started again": Fault(
+        (), "training", loses_a_node, "finished", "finished", attempts=2, steps=40, before="node-failure"
+    ),
+    "a node lost before it is ready": Fault(
+        (FIRST_NEVER_READY,), "store", loses_a_node, "finished", "finished", attempts=2, steps=5, before="node-failure"
+    ),
+    "preempted in training": Fault(
+        WEAK, "training", preempts, "finished", "finished", attempts=2, steps=40, before="preempted"
+    ),
+    "preempted before it is ready": Fault(
+        (*WEAK, FIRST_NEVER_READY), "store", preempts, "finished", "finished", attempts=2, steps=5, before="preempted"
+    ),
+    "time limit in training": Fault(SHORT, "", state="timed-out", cause="time-limit"),
+    "time limit before it is ready": Fault(
+        (*SHORT, f"role.store.program={NOTHING}"), "", state="timed-out", cause="time-limit"
+    ),
     "a program that ignores TERM": Fault(
         (never("trainer"), "env.IGNORES_TERM=1"), happens=sends(signal.SIGKILL, "trainer", 0), who=("trainer", 0)
     ),
@@ -227,9 +304,8 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
     run = stage.submit(written(stage, fault.steps), *(word for one in fault.settings for word in ("--set", one)))
     if fault.phase == "training":
         training(stage, run)
-    elif fault.phase:
-        wait_until(lambda: any(run.attempts()) and len(alive(run)) > 4, 60, "the first program")
-        time.sleep(1)
+    elif fault.phase in ("store", "features"):
+        wait_until(lambda: has_program(run, fault.phase), 60, "the program")
     fault.happens(stage, run)
     status = stage.wait_for_stage(run, fault.state, seconds=120)
     assert status["attempts"] == fault.attempts
@@ -243,6 +319,10 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
         assert everyone - {fault.who} >= others, found
         assert found["certainty"] in ("certain", "likely")
     assert fault.words in found["cause"], found
+    if fault.before:
+        assert [one["class"] for one in found["history"]] == [fault.before], found
+    if fault.node:
+        assert (found["node"], found["certainty"]) == (fault.node, "certain"), found
     if fault.state == "finished":
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "--roles").stdout
         lines = [line.split() for line in shown.splitlines() if line.startswith(run.id)]

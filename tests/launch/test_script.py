@@ -16,6 +16,7 @@ from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
 from clusterctl.shared.spec.job import NodeCheck, Restart
+from clusterctl.shared.spec.role import Role
 from clusterctl.shared.spec.values import GpuCount
 
 GENERATED = Path(__file__).parent / "golden" / "generated"  # test_warm.py has a complete script
@@ -64,6 +65,15 @@ SPARES_JOB = replace(
     restart=Restart(min_nodes=1),
     train=RedditTrain(global_batch_size=1024),
 )
+ROLES_JOB = replace(
+    CONTAINER_JOB,
+    role={
+        "server": Role(program=("python", "serve.py", "{port}"), nodes=2, image="/images/it's.sqsh"),
+        "trainer": Role(program=("python", "train.py"), nodes=2, gpus_per_node=8, tasks_per_node=8, needs=("server",)),
+    },
+    argv=(),
+    container=Container(mounts=("/scratch:/scratch",)),
+)
 CHECKED_JOB = replace(HOST_JOB, node_check=NodeCheck(enabled=True))
 CONTAINER_CLUSTER = Cluster(
     name="site",
@@ -95,6 +105,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ),
         ("spares", SPARES_JOB, Cluster(name="site")),
         ("staged", STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch="/local/scratch")),
+        ("roles", ROLES_JOB, CONTAINER_CLUSTER),
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )

@@ -70,7 +70,10 @@ class Reading(Shown):
     @property
     def ranks(self) -> int:
         """The number of ranks that may have written these lines."""
-        return self.record.job.resources.nodes * self.record.tasks_per_node if self.selection.rank is None else 1
+        if self.selection.rank is not None:
+            return 1
+        every = self.record.job.resources.nodes * self.record.tasks_per_node
+        return every if self.selection.ranks is None else len(self.selection.ranks)
 
 
 class Lines(Shown, list[Line]):

@@ -228,6 +228,7 @@ class Run(Shown):
         self,
         rank: int | None = None,
         *,
+        role: str | None = None,
         node: str | None = None,
         attempt: int | None = None,
         stream: str | None = None,
@@ -238,16 +239,23 @@ class Run(Shown):
     ) -> Reading:
         """The ranks' output so far, to iterate over. Each line has `time` and `ranks`; `str(line)` is its text.
 
-        Filters: a `rank`, `node`, `attempt` or `stream` ("out", "err"); `host` adds the batch script's own log. `tail`
-        takes the last lines of each file, `since` newer lines than an age ("20m") or a time ("2026-01-31 12:00:00", or
-        seconds since the epoch), `grep` the lines that match a regular expression.
+        Filters: a `rank`, `role`, `node`, `attempt` or `stream` ("out", "err"); with a role, `rank` counts within it.
+        `host` adds the batch script's own log. `tail` takes the last lines of each file, `since` newer lines than an
+        age ("20m") or a time ("2026-01-31 12:00:00", or seconds since the epoch), `grep` the lines that match a regular
+        expression.
         """
         from clusterctl.launcher.api.logs import read_logs
         from clusterctl.launcher.observe.logs import Selection
+        from clusterctl.launcher.observe.run_record import read_record
 
         if stream not in (None, "out", "err"):
             raise UsageError(f"no such stream: {stream}", 'one of "out", "err"')
-        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
+        ranks = None
+        if role is not None:
+            record = read_record(self.directory)
+            ranks = frozenset(record.ranks_of(role))
+            rank = None if rank is None else record.rank_of(role, rank)
+        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node, ranks)
         return read_logs(self.directory, selection, tail, since, grep)
 
     @operation()
@@ -262,16 +270,18 @@ class Run(Shown):
         return MetricRecords(metric_rows(self.directory))
 
     @operation(changes=True)
-    def exec(self, command: Sequence[str], *, rank: int = 0, timeout: float | None = None) -> Output:
+    def exec(
+        self, command: Sequence[str], *, rank: int = 0, role: str | None = None, timeout: float | None = None
+    ) -> Output:
         """Run `command` beside `rank`, as `clusterctl attach RUN -- COMMAND` does: on its node, in its container.
 
-        Returns its exit code and what it wrote, up to a MiB of each stream. The run is not interrupted. Raises
-        UsageError if it is not running or has no such rank, and WaitTimedOut after `timeout` seconds, which ends
-        `command`.
+        With a `role`, `rank` counts within it. Returns its exit code and what it wrote, up to a MiB of each stream. The
+        run is not interrupted. Raises UsageError if it is not running or has no such rank, and WaitTimedOut after
+        `timeout` seconds, which ends `command`.
         """
         from clusterctl.launcher.api.nodes import output_beside
 
-        return Output(*output_beside(self, rank, tuple(command), timeout))
+        return Output(*output_beside(self, self.rank_of(role, rank), tuple(command), timeout))
 
     @operation()
     def why(self) -> Diagnosis:
@@ -279,6 +289,13 @@ class Run(Shown):
         from clusterctl.launcher.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
+
+    @operation()
+    def rank_of(self, role: str | None, rank: int) -> int:
+        """The number within its job of a rank of `role`; without a role, `rank`. Raises UsageError."""
+        from clusterctl.launcher.observe.run_record import read_record
+
+        return read_record(self.directory).rank_of(role, rank)
 
     @operation()
     def roles(self) -> tuple[RoleStatus, ...]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.api.nodes import beside
-from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.shared.errors import HostError, SlurmError, UsageError
 from clusterctl.shared.node import tunnel as ends
 from clusterctl.shared.record.interpreter import isolated
@@ -54,20 +53,6 @@ def parse_ports(text: str) -> Ports:
         hint = "use numbers from 1 to 65535, in a job with roles after one of them, as in server:8888"
         raise UsageError(f"not a port, or two as in 8888:9999: {text}", hint)
     return Ports(int(parts[0]), int(parts[1]), role)
-
-
-def rank_of(run: Run, role: str, number: int) -> int:
-    """The rank in the job of rank `number` of a role; without a role, that number. Raises UsageError."""
-    if not role:
-        return number
-    record = read_record(run.directory)
-    if record.seating is None:
-        raise UsageError(f"{run.id} has no roles", "leave the role out: PORT, or PORT:LOCAL")
-    if not (ranks := record.seating.ranks_of(role)):
-        raise UsageError(f"{run.id} has no role {role}", f"one of {', '.join(record.job.role)}")
-    if number >= len(ranks):
-        raise UsageError(f"role {role} has no rank {number}", f"`rank=`: 0 to {len(ranks) - 1}")
-    return ranks[number]
 
 
 def tunnel_step(run: Run, rank: int, port: int) -> tuple[list[str], Mapping[str, str]]:

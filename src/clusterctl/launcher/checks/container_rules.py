@@ -56,14 +56,13 @@ def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
     return _looked_into(facts, cluster.nodes_are_here)
 
 
-def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
-    """The image and the mounts of a run."""
+def look_at_images(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[ContainerFacts, ...]:
+    """The images of a run, and its mounts."""
     job, cluster = resolved.job, resolved.cluster
-    if plan.view is None:
-        return None
     facts = ContainerFacts(
-        view=plan.view,
-        python=plan.python,
+        view=plan.views[0][0],
+        python=plan.views[0][1],
+        of_roles=plan.view is None,
         brings_code=brings_code(job),
         brings_packages="PYTHONPATH" in job.env,
         srun_help=slurm.answer("srun", "--help") if cluster.runtime == "pyxis" else None,
@@ -73,7 +72,10 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
         data_root=job.data.root,
         environment=slurm.environment,
     )
-    return _looked_into(facts, cluster.nodes_are_here, made_later=str(plan.run.path.parent))
+    return tuple(
+        _looked_into(replace(facts, view=view, python=python), cluster.nodes_are_here, str(plan.run.path.parent))
+        for view, python in plan.views
+    )
 
 
 def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = "") -> ContainerFacts:
@@ -191,6 +193,8 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
         named = (path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path)))
         known = [path for path in named if contents.resolved(path) in contents.programs]
         hint = f"set `python` in the cluster file: {known[0]}" if known else "install one, as in containers/"
+        if known and facts.of_roles:
+            hint = f"where the image is built: mkdir -p {posixpath.dirname(python)} && ln -s {known[0]} {python}"
         yield fail("image", f"no {python} in the image", hint)
         return
     if contents.programs and place not in contents.programs:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
-    from clusterctl.shared.spec import Batches, Resources
+    from clusterctl.shared.spec import Batches, Job, Resources
 
 _GIBIBYTE = 1024  # MiB
 _EXPEDITED_SINCE = (25, 11)  # Slurm
@@ -170,6 +170,22 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types:
     return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
 
 
+def _smaller_role(job: Job, nodes: Sequence[NodeSize]) -> dict[str, str]:
+    """The number of nodes of one role with which a job that has too many fits; empty if there is none."""
+    excess = job.resources.nodes - len(nodes)
+    if excess <= 0 or not _fits(replace(job.resources, nodes=len(nodes)), nodes):
+        return {}
+    needed: dict[str, int] = {}  # by the roles that have nodes of their own, and those that share them
+    for name, role in job.role.items():
+        host = [*needed][-1] if role.share else name
+        needed[host] = max(needed.get(host, 1), role.nodes if role.share else 1)
+    left = {
+        name: job.role[name].nodes - excess for name, least in needed.items() if job.role[name].nodes - excess >= least
+    }
+    largest = max(left, key=left.__getitem__, default=None)
+    return {} if largest is None else {f"role.{largest}.nodes": str(left[largest])}
+
+
 def _size(resources: Resources) -> NodeSize:
     asked = asked_of(resources)
     return NodeSize(asked.gpus, asked.cpus, asked.memory or 0)
@@ -196,6 +212,8 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     before = resolved.job.resources
     if not nodes:
         return {}
+    if resolved.job.role:
+        return _smaller_role(resolved.job, nodes)
     spares = min(before.spare_nodes, len(nodes) - 1)
     size, count = _size(before), min(before.held_nodes, len(nodes))
     usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]

@@ -49,7 +49,7 @@ from clusterctl.shared.spec.train import likeliest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.checks.surroundings import Answer
+    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.submission.plan import Plan
@@ -90,7 +90,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             interpreter=interpreter.result() if interpreter else None,
             programs=Programs(named, cluster.python is not None, cluster.setup, in_image),
             activation=activation(),
-            container=container.result(),
+            containers=tuple(filter(None, [container.result()])),
             scratch=_scratch(cluster),
             environments=tuple(map(_environment, cluster.python_environments)),
             login_node=LoginNode(
@@ -121,11 +121,11 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     elif root:
         data = _data_set(job.workload, root, cluster.nodes_are_here)
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
-    container = None
-    if plan.view:
-        from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
+    containers: tuple[ContainerFacts, ...] = ()
+    if plan.views:
+        from clusterctl.launcher.checks.container_rules import look_at_images  # 10 ms, not needed for runs on the host
 
-        container = look_at_image(resolved, plan, slurm)
+        containers = look_at_images(resolved, plan, slurm)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
@@ -135,7 +135,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         node_setup_problem=next(_node_setup_problems(plan.node_setup), None),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
-        container=container,
+        containers=containers,
         scratch=_scratch(cluster) if plan.staging else None,
         environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
         wanted=WantedRun(

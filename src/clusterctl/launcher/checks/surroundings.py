@@ -105,6 +105,7 @@ class ContainerFacts:
 
     view: ContainerView
     python: str  # the tasks' interpreter
+    of_roles: bool = False  # the job's other tasks run on the host, whose interpreter the cluster file names
     brings_code: bool = False  # the image contains the run's code
     brings_packages: bool = False  # the job sets PYTHONPATH, with unknown packages
     srun_help: str | None = None  # on a cluster with pyxis
@@ -168,7 +169,7 @@ class Surroundings:
     node_setup_problem: SetupProblem | None = None  # the same in a line of `node_setup`
     programs: Programs | None = None  # None: the tasks do not run a user's program
     activation: str = ""  # command for the environment of the submitter's shell, if that is not clusterctl's own
-    container: ContainerFacts | None = None
+    containers: tuple[ContainerFacts, ...] = ()
     scratch: Folder | None = None  # on the nodes' local disk; None: nothing will be copied there
     environments: tuple[Seen, ...] = ()  # Python environments to copy, from the cluster file
     login_node: LoginNode | None = None

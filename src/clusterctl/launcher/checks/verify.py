@@ -91,10 +91,11 @@ def tracker_rules(found: Surroundings) -> Iterator[Check]:
 
 
 def _container_rules(found: Surroundings) -> Iterator[Check]:
-    if found.container:
+    if found.containers:
         from clusterctl.launcher.checks.container_rules import container_rules
 
-        yield from container_rules(found.container)
+        for facts in found.containers:
+            yield from container_rules(facts)
 
 
 # In the order in which one would fix the problems.

@@ -56,8 +56,9 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     "--rank",
     metavar="N",
     type=click.IntRange(min=0),
-    help="Only this rank; default: all, each line labelled with its rank.",
+    help="Only this rank, of ROLE if given; default: all, each line labelled with its rank.",
 )
+@click.option("--role", metavar="ROLE", help="Only the ranks of this role, in a job with several programs.")
 @click.option("--node", metavar="NAME", help="Only the ranks of this node.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="Only this attempt; default: all.")
 @click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each file.")
@@ -85,6 +86,7 @@ def logs(
     Examples:
       clusterctl logs cora -f
       clusterctl logs @last --rank 0 --tail 20
+      clusterctl logs @last --role trainer -f
       clusterctl logs @last --errors
       clusterctl logs 123 -f
     """

@@ -85,10 +85,17 @@ def alloc(
 @click.command(short_help="Open a shell next to a rank of a run")
 @click.argument("name", metavar="RUN")
 @click.argument("command", nargs=-1)
-@click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank to attach to; default: 0.")
+@click.option(
+    "--rank",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Rank to attach to, of ROLE if given; default: 0.",
+)
+@click.option("--role", metavar="ROLE", help="Role of the rank, in a job with several programs.")
 @cluster_option
 @remotely(session=True)
-def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) -> NoReturn:
+def attach(name: str, command: tuple[str, ...], rank: int, role: str | None, cluster: str | None) -> NoReturn:
     """Open a shell next to a rank of RUN: on its node, in its container, with its environment. RUN keeps running.
 
     With a COMMAND after `--`, run that instead.
@@ -101,7 +108,8 @@ def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not command and not at_terminal:
         raise UsageError("an interactive shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
-    argv, environment = beside(find(living(name, cluster), cluster), rank, command, terminal=at_terminal)
+    run = find(living(name, cluster), cluster)
+    argv, environment = beside(run, run.rank_of(role, rank), command, terminal=at_terminal)
     sys.stdout.flush()
     try:
         os.execve(argv[0], argv, environment)  # so that srun has the terminal and its signals

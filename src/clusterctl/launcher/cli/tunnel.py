@@ -9,7 +9,7 @@ import click
 
 from clusterctl.launcher.api.find import find, living
 from clusterctl.launcher.api.remote.operations import client_data
-from clusterctl.launcher.api.tunnel import ListeningEnd, open_tunnel, parse_ports, rank_of, tunnel_step
+from clusterctl.launcher.api.tunnel import ListeningEnd, open_tunnel, parse_ports, tunnel_step
 from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn
 from clusterctl.launcher.cli.remote import remotely
 
@@ -54,7 +54,7 @@ def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
       clusterctl tunnel @last server:8000
     """
     wanted, run = parse_ports(ports), find(living(name, cluster), cluster)
-    place = rank_of(run, wanted.role, rank)
+    place = run.rank_of(wanted.role, rank)
     if not client_data():
         end = listening_end({"ports": ports, "rank": rank})
         open_tunnel(end, run, place, wanted.there)

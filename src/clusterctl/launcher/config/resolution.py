@@ -240,7 +240,7 @@ def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path
         return str(Path(os.path.normpath(base / expanded(path))))
 
     if job.role:
-        job = roles.completed(job, cluster, values)
+        job = roles.completed(job, cluster, values, lambda name, image: absolute(("role", name, "image"), image))
     resources = job.resources
     gpus = resources.gpus_per_node or NO_GPUS
     launch = find_launch(job.argv) if job.workload == "command" else None
@@ -337,20 +337,22 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
-    if image and job.environment:
-        yield Problem(("environment",), "an image has its own environment; remove this key, or container.image")
+    if job.images and job.environment:
+        named = "container.image" if image else "the image of its roles"
+        yield Problem(("environment",), f"an image has its own environment; remove this key, or {named}")
     if job.environment_builds and not job.environment:
         yield Problem(("environment_builds",), "only for packages of a lock file; set environment")
     if resources.numa and resources.tasks_per_node == 1:
         words = "needs several ranks on each node; torchrun binds its workers itself: --numa-binding"
         yield Problem(("resources", "numa"), words)
-    if image and resources.local_code:
+    if job.images and resources.local_code:
         yield Problem(("resources", "local_code"), "not needed: an image is on a local disk already; remove this key")
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
-    if image and cluster.runtime == "pyxis" and not cluster.is_slurm:
+    if job.images and cluster.runtime == "pyxis" and not cluster.is_slurm:
         hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
-        yield Problem(("container", "image"), hint)
+        of_a_role = (("role", name, "image") for name, role in job.role.items() if job.image_of(role))
+        yield Problem(("container", "image") if image else next(of_a_role), hint)
 
 
 def _no_standby(job: Job) -> str | None:

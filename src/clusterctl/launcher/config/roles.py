@@ -26,12 +26,13 @@ from clusterctl.launcher.config.source import shown_path
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.launch_command import MPI, find_launch
 from clusterctl.shared.record.roles import MOST_RANKS, filled, known_names, placeholders, seating, variable
+from clusterctl.shared.spec.job import NO_IMAGE
 from clusterctl.shared.spec.keys import leaves
 from clusterctl.shared.spec.records import Problem, nearest
 from clusterctl.shared.spec.values import GpuCount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from clusterctl.launcher.config.source import Values
@@ -86,9 +87,15 @@ def by_name(file: Values, path: Path) -> None:
         file.put(("workload",), "command", "the roles")
 
 
-def completed(job: Job, cluster: Cluster, values: Values) -> Job:
-    """Fill in the ranks of each role, and the resources that all of them need together. Raises ConfigError."""
+def completed(job: Job, cluster: Cluster, values: Values, absolute: Callable[[str, str], str | None]) -> Job:
+    """Fill in the ranks and image of each role, and the resources that all of them need together.
+
+    `absolute` makes the path of a role's image absolute. Raises ConfigError.
+    """
     roles = {name: _with_tasks(role) for name, role in job.role.items()}
+    for name, role in roles.items():
+        if role.image and role.image.startswith((".", "~")):
+            roles[name] = replace(role, image=absolute(name, role.image))
     for name, role in job.role.items():
         if role.tasks_per_node is None:
             values.origins[_TABLE, name, "tasks_per_node"] = "default: one a GPU, or one for a launcher"
@@ -251,7 +258,9 @@ def shown(job: Job) -> Iterator[str]:
         gpus = f", {role.gpus_per_node} GPUs" if role.gpus_per_node else ""
         after = f", after {' and '.join(role.needs)}" if role.needs else ""
         ready = f", ready: {role.ready}" if role.ready else ""
-        yield f"role {name}: {nodes}, {ranks}{gpus}{after}{ready}{', ends the job' if role.ends == 'job' else ''}"
+        ends = ", ends the job" if role.ends == "job" else ""
+        image = f", image {job.image_of(role) or NO_IMAGE}" if role.image else ""
+        yield f"role {name}: {nodes}, {ranks}{gpus}{after}{ready}{ends}{image}"
     unused = sum(per_node - gpus for gpus in seated.gpus_on)
     if unused:
         yield f"{unused} GPUs are held and used by no role: Slurm gives each node of a job as many"

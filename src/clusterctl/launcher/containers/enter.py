@@ -36,11 +36,12 @@ _BACK = ("/bin/sh", "-c", 'cd "$0" && exec "$@"')  # from the image's WORKDIR to
 def main(arguments: Sequence[str]) -> NoReturn:
     """`FLAGS -- COMMAND`: exec the command, or exit with the code of an error.
 
-    `--release IMAGE` removes the image's tree from this node unless it is in use.
+    `--release IMAGE...` removes the images' trees from this node unless they are in use.
     """
     try:
         if arguments[:1] == ["--release"]:
-            release(Path(arguments[1]))
+            for image in arguments[1:]:
+                release(Path(image))
             raise SystemExit(0)
         end = arguments.index("--") if "--" in arguments else len(arguments)
         become(ContainerView.parse(arguments[:end]), arguments[end + 1 :])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from clusterctl.shared.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from clusterctl.shared.spec import Container
 
@@ -150,22 +150,22 @@ def removing(names: str) -> tuple[str, ...]:
     return ("sh", "-c", _REMOVE, names)
 
 
-def check_image(image: str) -> str:
-    """`image` if it is an absolute path or a reference. Raises ConfigError otherwise.
+def check_image(image: str, key: str = "container.image") -> str:
+    """`image`, set by `key`, if it is an absolute path or a reference. Raises ConfigError otherwise.
 
     A relative path would be looked up in a registry, hours later and on the node.
     """
     if image.startswith("/"):
         return image
     if image.endswith(".sqsh"):
-        raise ConfigError(f"container.image: relative path: {image}", f"write ./{image}")
+        raise ConfigError(f"{key}: relative path: {image}", f"write ./{image}")
     first, slash, rest = image.removeprefix("docker://").partition("/")
     if slash and "#" not in first and re.search(r"[.:]|^localhost$", first):
-        message = f"container.image: a registry must be followed by '#', not '/': {image}"
+        message = f"{key}: a registry must be followed by '#', not '/': {image}"
         raise ConfigError(message, f'write "{first}#{rest}"')
     if not _REFERENCE.fullmatch(image):
         raise ConfigError(
-            f"container.image: neither a file nor an image reference: {image}",
+            f"{key}: neither a file nor an image reference: {image}",
             'write "/path/to/image.sqsh", "nvcr.io#nvidia/pyg:24.07-py3" or "python:3.11-slim"',
         )
     return image
@@ -193,6 +193,34 @@ def make_view(
         entrypoint=container.entrypoint,
         environment=tuple(sorted(set(environment))),
     )
+
+
+# With pyxis a step has one image. Where tasks of one step need several, each becomes the srun of a step in its image.
+
+# The step's task gets the variables that Slurm has set for this one, such as its rank. Other users can see arguments:
+# what may be secret stays in the environment.
+_OWN_STEP = r"""
+job=$SLURM_JOB_ID places=() count=$1
+for name in ${!SLURM_@}; do
+  case $name in
+    SLURM_CONF | *JWT* | *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *KEY*) ;;
+    *) places+=("$name=${!name}") && unset "$name" ;;
+  esac
+done
+exec srun --jobid="$job" --nodelist="$SLURMD_NODENAME" --nodes=1 --ntasks=1 --mpi=none --input=none --unbuffered \
+  --quiet "${@:2:count}" sh -c "$0" %s "${places[@]}" -- "${@:count + 2}"
+"""
+_IN_STEP = r"""
+[ -e "$0" ] || {
+  echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
+while [ "$1" != -- ]; do export "$1"; shift; done
+shift; trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"
+"""
+
+
+def step_runner(flags: Sequence[str]) -> tuple[str, ...]:
+    """The words to put before a task's command that starts it as a step of its own with these flags of srun."""
+    return ("bash", "-c", _OWN_STEP.strip() % IMAGE_MARK, _IN_STEP.strip(), str(len(flags)), *flags)
 
 
 # Running images with Apptainer: a task's container view as arguments of `apptainer exec`.

@@ -103,6 +103,8 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
         return _of_plain_job(run, trace, found)
     mixed = any(one.one_output for one in trace.attempts if one.number == found.attempt)
     rank = f" --rank {found.rank}" if found.rank is not None and not mixed else ""
+    if rank and found.role and found.role_rank is not None:
+        rank = f" --role {found.role} --rank {found.role_rank}"
     attempt = f" --attempt {found.attempt}" if found.attempt else ""
     log = f"clusterctl logs {run}{rank}{attempt}"
     host = f"clusterctl logs {run} --host{attempt}"

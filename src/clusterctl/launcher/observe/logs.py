@@ -165,6 +165,7 @@ class Selection:
     streams: tuple[str, ...] = ("out", "err")
     host: bool = False
     node: str | None = None
+    ranks: frozenset[int] | None = None  # those of a role
 
 
 class Source(NamedTuple):
@@ -410,6 +411,7 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
         Source(attempt.number, rank, path)
         for stream in selection.streams
         for rank, path in attempt.log_files(stream, selection.rank).items()
+        if selection.ranks is None or rank in selection.ranks
         if selection.node is None or selection.node == nodes.of(attempt.number, rank)
     ]
     files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order

@@ -14,7 +14,7 @@ from clusterctl import __version__
 from clusterctl.launcher.observe.run_names import is_run_id
 from clusterctl.launcher.observe.script_arrays import array_of
 from clusterctl.launcher.slurm.queue import element_id
-from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import status_of
 from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir
@@ -80,6 +80,23 @@ class RunRecord:
         if not roles or not ranks <= resources.nodes * self.tasks_per_node <= MOST_RANKS:
             return None  # or the file of another user does not fit together
         return seating(roles)
+
+    def rank_of(self, role: str | None, number: int) -> int:
+        """The rank in the job of rank `number` of `role`, or of the job without one. Raises UsageError."""
+        if not role:
+            return number
+        ranks = self.ranks_of(role)
+        if number >= len(ranks):
+            raise UsageError(f"role {role} has no rank {number}", f"`rank=`: 0 to {len(ranks) - 1}")
+        return ranks[number]
+
+    def ranks_of(self, role: str) -> list[int]:
+        """The ranks in the job of `role`, in the order of their ranks in it. Raises UsageError."""
+        if self.seating is None:
+            raise UsageError(f"{self.run.id} has no roles", f"leave out: {role}")
+        if not (ranks := self.seating.ranks_of(role)):
+            raise UsageError(f"{self.run.id} has no role {role}", f"one of {', '.join(self.job.role)}")
+        return ranks
 
     def require_ours(self) -> None:
         """Raise ConfigError for another user's run: only its owner may query Slurm about it or change it."""

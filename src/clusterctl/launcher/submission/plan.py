@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config import images_folder
 from clusterctl.launcher.config.resolution import AUTO
@@ -19,6 +19,7 @@ from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_scr
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
+from clusterctl.shared.record.roles import seating
 from clusterctl.shared.spec.job import EXPEDITE, Grow
 from clusterctl.shared.spec.values import mebibytes, slurm_time
 
@@ -93,6 +94,26 @@ class ModuleCopies:
         return ("sh", "-c", f'{ON_NODE}; rm -rf "$s"', self.folder)
 
 
+class Block(NamedTuple):
+    """Nodes of the job whose ranks with these local ranks are those of one role. All bounds are included."""
+
+    first_node: int
+    last_node: int
+    first_slot: int
+    last_slot: int
+
+
+@dataclass(frozen=True)
+class RoleStart:
+    """How the ranks of a role start, if they run in another image than the job's."""
+
+    blocks: tuple[Block, ...]
+    view: ContainerView | None  # None: on the host
+    runner: tuple[str, ...]
+    python: str
+    task: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports.
@@ -109,7 +130,7 @@ class Plan:
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     view: ContainerView | None  # of the container, if there is one
-    runner: tuple[str, ...]  # enters the image on a cluster without pyxis; comes before the tasks' command
+    runner: tuple[str, ...]  # enters the image where srun does not; comes before the tasks' command
     opening: tuple[str, ...]  # command to run once on each node before the tasks of a requeued job
     closing: tuple[str, ...]  # command to run once on each node after the tasks
     ending: tuple[str, ...]  # ends what earlier attempts left on a node (shared/node/leftovers.py); their end follows
@@ -134,6 +155,13 @@ class Plan:
     node_setup: tuple[str, ...] = ()  # shell lines to run once on each node before the tasks
     script: ScriptPlan | None = None  # a batch script of the user's own, instead of the rendered one
     environment: Environment | None = None  # of the tasks, built from a lock file
+    role_starts: tuple[RoleStart, ...] = ()  # of roles whose image is not the job's
+
+    @property
+    def views(self) -> tuple[tuple[ContainerView, str], ...]:
+        """What its tasks see in each of their images, and their Python there."""
+        found = [(self.view, self.python), *((start.view, start.python) for start in self.role_starts)]
+        return tuple({view.image: (view, python) for view, python in found if view}.values())
 
     @property
     def slurm_log(self) -> Path:
@@ -154,9 +182,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     library = code / "lib"
     launcher, node = library / "clusterctl" / "launcher", library / "clusterctl" / "shared" / "node"
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
-    view = _view(resolved, run, [*exports, *secrets])
-    container = view.flags() if view else []
-    builtin = view is not None and cluster.runtime == "builtin"
+    own_images = any(job.image_of(role) != job.container.image for role in job.role.values())
+    set_here = [*exports, *secrets]
+    view = _view(resolved, run, set_here, job.container.image)
     runner = tuple(isolated(interpreter, str(launcher / "containers")))
     flags = [
         "--kill-on-bad-exit=1",
@@ -166,7 +194,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         "--input=none",
         *(["--cpu-bind=none"] if job.role else []),  # the roles of a node divide its CPUs themselves
         *cluster.srun_args,
-        *(container if cluster.runtime == "pyxis" else ()),
+        *(view.flags() if view and cluster.runtime == "pyxis" and not own_images else ()),
     ]
     environment = resolved.environment
     if environment:
@@ -175,9 +203,21 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         environment.python if environment else cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
     )
     python_of_host = interpreter if view else python  # an image may not have been imported yet
-    task: tuple[str, ...] = (python, "-u", str(library / ON_NODES), str(run.path))
-    if brings_code(job):  # only the Python of the image knows where the package is
-        task = (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
+
+    def task_of(python: str, *, in_image: bool) -> tuple[str, ...]:
+        if in_image and brings_code(job):  # only the Python of the image knows where the package is
+            return (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
+        return (python, "-u", str(library / ON_NODES), str(run.path))
+
+    starts = []
+    for name, role in job.role.items():
+        if (image := job.image_of(role)) != job.container.image:
+            of_role = _view(resolved, run, set_here, image, f"role.{name}.image")
+            enter = _runner(resolved, of_role, runner, gpus=bool(role.gpus_per_node), own_images=True)
+            # A `python` of the cluster file is that of the job's tasks, on the host or in their image.
+            there = IMAGE_PYTHON if of_role and not view else python if of_role else interpreter
+            there_task = task_of(there, in_image=of_role is not None)
+            starts.append(RoleStart(_blocks(job, name), of_role, enter, there, there_task))
     notifier: tuple[str, ...] = ()
     if job.notify.wanted:
         notifier = tuple(isolated(python_of_host, str(launcher / "notifications"), str(run.path)))
@@ -191,9 +231,10 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tasks, least = job.resources.tasks_per_node or 1, job.restart.min_nodes or job.resources.nodes
         guard = (*beside, python_of_host, "-I", "-S", str(node / "guard.py"))
         spares = Spares(job.resources.nodes, least, tasks, guard)
-    # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
-    if view and builtin and not cluster.nodes_are_here:
-        closing = (*runner, "--release", view.image)
+    # On a local machine unpacked images are kept for the next run; on a cluster's nodes nothing is left behind.
+    unpacked = dict.fromkeys(one.image for one in (view, *(start.view for start in starts)) if one)
+    if unpacked and cluster.runtime == "builtin" and not cluster.nodes_are_here:
+        closing = (*runner, "--release", *unpacked)
     return Plan(
         run=run,
         version=version,
@@ -204,15 +245,15 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         exports=tuple(exports.items()),
         flags=tuple(flags),
         view=view,
-        runner=_runner(resolved, view, runner),
+        runner=_runner(resolved, view, runner, gpus=bool(job.resources.gpus_per_node), own_images=own_images),
         # A node that went down, or was too slow, still has the container of an earlier start.
-        opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
+        opening=removing("[.][0-9]+") if unpacked and cluster.runtime == "pyxis" else (),
         closing=closing,
         ending=(python_of_host, "-I", "-S", str(node / "leftovers.py")),
         notifier=notifier,
         tracker=tracker,
         python=python,
-        task=task,
+        task=task_of(python, in_image=view is not None),
         python_is_named=environment is not None or cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.most_starts,
@@ -228,7 +269,24 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         node_check=_node_check(resolved, library, python_of_host),
         node_setup=job.node_setup,
         environment=environment,
+        role_starts=tuple(starts),
     )
+
+
+def _blocks(job: Job, name: str) -> tuple[Block, ...]:
+    """Where the ranks of a role are: all of its nodes that have the same slots for it in one block."""
+    seated = seating(job.role)
+    slots: dict[int, list[int]] = {}
+    for rank in seated.ranks_of(name):
+        node, slot = divmod(rank, seated.tasks_per_node)
+        slots.setdefault(node, []).append(slot)
+    found: list[Block] = []
+    for node, on_node in slots.items():
+        block = Block(node, node, on_node[0], on_node[-1])
+        if found and found[-1][2:] == block[2:]:
+            block = found.pop()._replace(last_node=node)
+        found.append(block)
+    return tuple(found)
 
 
 def _plan_of_script(resolved: Resolved, run: RunDir, version: str, interpreter: str) -> Plan:
@@ -304,10 +362,24 @@ def has_project(job: Job) -> bool:
     return job.code is not None and not brings_code(job)
 
 
-def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView | None:
-    """The tasks' view of their image. `set_here` names the variables that the run sets."""
+def image_file(image: str, cluster: Cluster, key: str = "container.image") -> str:
+    """What the nodes open for an image that `key` sets: a file, or an address that they fetch it from.
+
+    Raises ConfigError for an image that cannot be.
+    """
+    if cluster.runtime == "apptainer" and runtimes.is_address(image):
+        return image
+    if check_image(image, key).startswith("/") or cluster.runtime == "pyxis":
+        return image
+    return str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
+
+
+def _view(
+    resolved: Resolved, run: RunDir, set_here: list[str], image: str | None, key: str = "container.image"
+) -> ContainerView | None:
+    """What tasks see in `image`, which `key` sets. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster
-    if not job.container.image:
+    if not image:
         return None
     mounts = [Mount(str(run.path.parent), str(run.path.parent))]
     if job.data.root:
@@ -318,20 +390,21 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's
-    if cluster.runtime == "apptainer" and runtimes.is_address(job.container.image):
-        image = job.container.image
-    elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
-        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
     workplace = None if brings_code(job) else str(run.work)
-    return make_view(image, job.container, mounts, environment, workplace)
+    return make_view(image_file(image, cluster, key), job.container, mounts, environment, workplace)
 
 
-def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, ...]) -> tuple[str, ...]:
-    """The words before each task's command. Empty with pyxis, whose flags are srun's."""
-    if view is None or resolved.cluster.runtime == "pyxis":
+def _runner(
+    resolved: Resolved, view: ContainerView | None, builtin: tuple[str, ...], *, gpus: bool, own_images: bool
+) -> tuple[str, ...]:
+    """The words before each task's command. With pyxis, the step has the image's flags, unless roles have their own."""
+    runtime = resolved.cluster.runtime
+    if view is None or (runtime == "pyxis" and not own_images):
         return ()
-    if resolved.cluster.runtime == "apptainer":
-        return runtimes.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
+    if runtime == "pyxis":
+        return runtimes.step_runner((*_BESIDE, *view.flags()))
+    if runtime == "apptainer":
+        return runtimes.runner(view, gpus=gpus)
     return (*builtin, *view.flags(), "--")
 
 
@@ -387,7 +460,7 @@ def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
         exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
-    if job.container.image:
+    if job.images:
         # Without these enroot's hook exposes no GPU; on a node without GPUs it fails unless the value is `void`.
         exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
         exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"

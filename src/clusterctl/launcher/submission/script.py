@@ -17,13 +17,21 @@ from clusterctl.launcher.submission.plan import ON_NODE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.launcher.submission.plan import Plan, RoleStart
 
 # Like `put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
 FIRST_IN_IMAGE = (
     'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
 )
 
+
+# The roles of a job with images of their own: FIRST_NODE LAST_NODE FIRST_SLOT LAST_SLOT COUNT WORDS... for each place,
+# then `--`, and the words for all other ranks. Runs on the host.
+OF_ITS_ROLE = """while [ "$1" != -- ]; do
+  ! ((SLURM_NODEID >= $1 && SLURM_NODEID <= $2 && SLURM_LOCALID >= $3 && SLURM_LOCALID <= $4)) || exec "${@:6:$5}"
+  shift "$((5 + $5))"
+done
+shift; exec "$@\""""
 
 # Before a task: import from the node's copies of the modules (shared/node/staging.py), if the user owns their folder.
 STAGED = (
@@ -40,11 +48,15 @@ def render(plan: Plan) -> str:
     srun = ["srun"]  # setup lines may define it as a function
     if plan.warm or plan.spares:
         srun = ["cctl_in_allocation" if plan.warm else "cctl_on_chosen_nodes", "srun"]
-    task = [*plan.task]
-    if plan.view:
-        task = ["sh", "-c", FIRST_IN_IMAGE, *task]
-    if plan.staging:
-        task = ["sh", "-c", STAGED, plan.staging.folder, *task]
+    task = _flag_by_flag(_started(plan, plan))
+    if plan.role_starts:
+        chosen = [["bash", "-c", OF_ITS_ROLE, "roles"]]
+        for start in plan.role_starts:
+            words = _started(plan, start)
+            chosen += [
+                line for block in start.blocks for line in ([*map(str, block), str(len(words))], *_flag_by_flag(words))
+            ]
+        task = [*chosen, ["--"], *task]
     setup = "".join(f"\n{line}" for line in plan.setup)
     staging = []
     if plan.staging:
@@ -103,7 +115,7 @@ def render(plan: Plan) -> str:
             f"cctl_python_is_named={'yes' if plan.python_is_named else ''}",
             f"cctl_setup={quote(setup)} # the lines of the cluster file and of the job",
             _array("cctl_srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
-            _array("cctl_task", _flag_by_flag([*plan.runner, *task])),
+            _array("cctl_task", task),
             _array("cctl_standby", _flag_by_flag(plan.standby)),
             f"cctl_in_image={IMAGE_MARK if plan.view and not plan.runner else ''} # what only a task in its image sees",
             _array("cctl_node_check", _flag_by_flag(plan.node_check)),
@@ -124,6 +136,16 @@ def render(plan: Plan) -> str:
             part("batch.sh"),
         ]
     )
+
+
+def _started(plan: Plan, start: Plan | RoleStart) -> list[str]:
+    """The command of a task, and what brings it into its image."""
+    task = [*start.task]
+    if start.view:
+        task = ["sh", "-c", FIRST_IN_IMAGE, *task]
+    if plan.staging:
+        task = ["sh", "-c", STAGED, plan.staging.folder, *task]
+    return [*start.runner, *task]
 
 
 def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:

@@ -315,6 +315,16 @@ class Job:
         return tuple(role.program for role in self.role.values()) or (self.argv,)
 
     @property
+    def images(self) -> tuple[str, ...]:
+        """The images that its tasks run in; none if all run on the host."""
+        named = (self.container.image, *(role.image for role in self.role.values()))
+        return tuple(dict.fromkeys(image for image in named if image not in (None, NO_IMAGE)))
+
+    def image_of(self, role: Role) -> str | None:
+        """The image that the tasks of `role` run in."""
+        return None if role.image == NO_IMAGE else role.image or self.container.image
+
+    @property
     def most_starts(self) -> int:
         """How often the queue may start it after the first time."""
         return self.restart.limit if self.resources.requeue or self.restart.by == "successor" else 0

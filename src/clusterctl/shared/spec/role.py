@@ -17,6 +17,7 @@ from clusterctl.shared.spec.values import (
     Seconds,
     Text,
     Unshown,
+    Word,
 )
 
 RoleName = Annotated[str, Matches(r"[A-Za-z][A-Za-z0-9_-]{0,30}", "a short name of letters, digits, _ and -")]
@@ -52,5 +53,7 @@ class Role:
     nothing."""
     grace: Seconds = 10
     """How long its program may take to exit after TERM before it is killed."""
+    image: Word | None = None
+    """Its image, instead of that of [container], whose other keys apply; "none": it runs on the host."""
     env: Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()] = field(default_factory=dict)
     """Environment variables of this role only; placeholders are filled in."""

@@ -16,6 +16,7 @@ from clusterctl.launcher.checks.script_rules import script_rules
 from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.submission.code_files import largest
+from clusterctl.launcher.submission.plan import image_file
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import nearest_existing
 from clusterctl.shared.record.layout import code_folder
@@ -58,7 +59,7 @@ def verify(
         job, resolved = submitted.job, submitted
         if (code.is_kept or code.is_sent) and job.code:  # this machine has no other copy of the project
             resolved = replace(submitted, job=replace(job, code=str(code.copied_project)))
-        shell = (job.setup, job.node_setup, plan.python)
+        shell = (job.setup, job.node_setup, plan.python, job.images)
         place = repr((job.workload, job.code, shell, job.container, job.data, job.resources))
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
@@ -73,13 +74,14 @@ def verify(
             checks.refuse(judged, resolved)
             warnings += (check for check in judged if check.verdict is Verdict.WARN)
             continue
-        image = job.container.image
-        if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
+        files = {image: file for image in job.images if (file := image_file(image, resolved.cluster)) != image}
+        if files:  # references that pyxis will not fetch
             # Before an import, which may take minutes, all checks that need no image.
-            checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)
+            checks.refuse(checks.verify(resolved, replace(plan, view=None, role_starts=()), slurm), resolved)
             from clusterctl.launcher.containers.importing import import_reference
 
-            import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
+            for image, file in files.items():
+                import_reference(image, None, Path(file).parent, progress)  # concurrent imports wait
         if plan.environment and build:
             if not plan.environment.is_built:  # which may take minutes: all checks first
                 checks.refuse(checks.verify(resolved, plan, slurm), resolved)

@@ -110,7 +110,7 @@ def environment(examined: PostMortem) -> Markup:
         "run directory": str(examined.status.record.run.path),
         "cluster": f"{cluster.name} ({cluster.kind})",
         "nodes": newest.nodes if newest else "",
-        "image": examined.status.record.job.container.image or "none: on the host",
+        "image": ", ".join(examined.status.record.job.images) or "none: on the host",
         **{str(name): str(version) for name, version in _table(record, "versions").items()},
         "git commit": commit,
         "command": " ".join(["clusterctl", *map(str, typed)]) if isinstance(typed, list) else "",
