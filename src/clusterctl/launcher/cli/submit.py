@@ -191,10 +191,9 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     if len(names) == 1:
         return names[0]
     found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
-    best = where.best(found)
-    for one in found:
-        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
-    return best.cluster
+    for line in found.lines:
+        click.echo(plain(line), err=True)
+    return found.best.cluster
 
 
 @click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")

@@ -5,9 +5,11 @@ What only stages or sweeps need is imported there: a submission should not wait 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
@@ -32,7 +34,7 @@ from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.shared.record.plain_text import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
@@ -42,7 +44,28 @@ if TYPE_CHECKING:
 
     Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
+
+def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates a submission: if its `cluster` names several, "a,b", the one that starts the job first gets it."""
+    names = [*inspect.signature(function).parameters]
+
+    @functools.wraps(function)
+    def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        given = {**dict(zip(names, arguments, strict=False)), **named}
+        if "," not in str(given.get("cluster") or ""):
+            return function(*arguments, **named)
+        from clusterctl.launcher.api.submitting.where import choose
+
+        chosen: Callable[..., Result] = functools.partial(function, **{**given, "cluster": choose(given)})
+        return chosen()
+
+    return called
+
+
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def submit(
     job: str | os.PathLike[str] | None = None,
@@ -62,7 +85,8 @@ def submit(
 ) -> Run:
     """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
-    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
+    Of several clusters, "a,b", the one that would start it first gets it: `offers` shows what each of them answers, and
+    so does `progress`. `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
     the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
     copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
 
@@ -98,6 +122,7 @@ def submit(
     return _run(send(one))
 
 
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def submit_stages(
     job: str | os.PathLike[str],
@@ -162,6 +187,7 @@ def submit_stages(
     return [_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True)]
 
 
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def sweep(
     job: str | os.PathLike[str] | None = None,
