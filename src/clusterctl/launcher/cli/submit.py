@@ -433,6 +433,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
+    if plan.memory:
+        click.echo(plan.memory, err=True)
     options.show_advice(plan.advice)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
