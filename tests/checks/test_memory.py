@@ -52,8 +52,8 @@ def test_sizes_are_those_of_the_prepared_data(tmp_path: Path) -> None:
     assert found is not None
     assert (found.num_nodes, found.num_edges, found.features) == (graph.num_nodes, graph.indices.numel(), 1433)
     for seed in range(3):
-        fake = synthetic.generate(300, seed, 0.8)
-        made = data_size(job("synthetic", avg_num_nodes=300, seed=seed))
+        fake = synthetic.generate(3000, seed, 0.8)
+        made = data_size(job("synthetic", avg_num_nodes=3000, seed=seed))
         assert made is not None
         assert (made.num_nodes, made.features, made.classes) == (fake.num_nodes, fake.num_features, fake.num_classes)
         assert made.num_edges == pytest.approx(fake.indices.numel(), rel=0.1)
