@@ -198,11 +198,11 @@ def _shape(array: IO[bytes]) -> tuple[int, ...]:
     """The shape in the header of an array of numpy (numpy.lib.format)."""
     version = array.read(8)[6:7]
     length = int.from_bytes(array.read(2 if version == b"\x01" else 4), "little")
-    found = re.search(rb"'shape': (\([\d, ]*\))", array.read(min(length, _MOST_HEADER)))
+    found = re.search(rb"'shape': (\(\d+,[\d, ]*\))", array.read(min(length, _MOST_HEADER)))
     if found is None:
         raise ValueError("not an array of numpy")
     shape: tuple[int, ...] = literal_eval(found[1].decode())
-    if not shape or max(shape) > _MOST:
+    if max(shape) > _MOST:
         raise ValueError("not the size of a data set")
     return shape
 

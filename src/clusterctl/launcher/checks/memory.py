@@ -2,9 +2,9 @@
 
 A node holds one copy of each table that its ranks share; the data set itself is a mapped file, which does not count.
 Each rank holds its part of Python, its weights and their optimizer, prepared batches, what a step computes, and the
-pieces of an evaluation. Without GPUs freed memory is kept (docs/decisions, "Programs and their environment"), so what a
-step and an evaluation need adds up. `benchmarks/memory_formula.py` compares the formula with runs; docs/benchmarks.md
-has the result. What is said of GPUs was never compared with one.
+pieces of an evaluation. Without GPUs freed memory is kept (docs/decisions, "Programs and their environment"), and a
+part of it is of no use for tensors of other sizes. `benchmarks/memory_formula.py` compares the formula with runs, and
+docs/benchmarks.md has the result. What it gives for GPUs was never compared with one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.checks.check import Check, warn
 from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Job
 
 MIB = 1 << 20
-# Measured without a data set, with torch 2.13 and Python 3.11: what the standby of a node and the node's own processes
+# Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
 # hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
 # prepares some data sets.
-_NODE, _RANK, _NUMBA, _PYG = 165 * MIB, 50 * MIB, 90 * MIB, 130 * MIB
+_NODE, _RANK, _NUMBA, _PYG = 155 * MIB, 20 * MIB, 28 * MIB, 130 * MIB
+_LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
@@ -56,7 +57,7 @@ _MARGIN = 1.15  # of a request that is proposed: the formula is not exact
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes: of each node to train, of one node to prepare the data set first, and of each GPU; 0 without GPUs."""
+    """Bytes: of each node to train, of one node of the run that prepares the data set, and of each GPU (0 without)."""
 
     training: int
     preparing: int
@@ -69,8 +70,7 @@ class Estimate:
             text = f"about {_size(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
         else:
             text = f"about {_size(self.training)} on each node, by formula"
-        more = self.preparing > self.training
-        return f"memory: {text}" + (f"; {_size(self.preparing)} on one node to prepare the data set first" * more)
+        return f"memory: {text}; {_size(self.preparing)} on one node of the run that prepares the data set"
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,20 @@ def estimate(job: Job) -> Estimate | None:
     live = _live(job, size, Batches(train, resources.nodes * tasks))
     if live is None:
         return None
-    preparing = _preparing(size)
+    imports, prepared = _preparing(size)
     if resources.gpus_per_node and train.device != "cpu":
+        host = _NODE + tasks * (_CUDA_HOST + live.samples)
         return Estimate(
-            round(_NODE + tasks * (_CUDA_HOST + live.samples)),
-            preparing,
+            round(host),
+            round(host + imports + prepared),
             round(_CUDA + live.graph + live.shared + live.weights + live.step + live.samples
                   + live.evaluation + live.shared_evaluation),
         )  # fmt: skip
-    rank = _RANK + (_NUMBA if live.compiled else 0) + live.weights + live.samples + live.step + live.evaluation
-    return Estimate(round(_NODE + live.shared + live.shared_evaluation + tasks * rank), preparing)
+    less, more = sorted((live.step, live.evaluation))
+    data = live.weights + live.samples + more + _LEFT * less
+    rank = _RANK + (_NUMBA if live.compiled else 0) + data
+    training = _NODE + live.shared + live.shared_evaluation + tasks * rank
+    return Estimate(round(training), round(training + imports + max(0.0, prepared - data)))
 
 
 def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str]:
@@ -123,7 +127,8 @@ def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str
     least = job.resources.nodes * (job.resources.tasks_per_node or 1) if key == "global_batch_size" else 1
     tried = 1 << max(0, size.bit_length() - 1)
     while tried >= max(1, least):
-        found = estimate(replace(job, train=replace(train, **{key: tried}))) if tried < size else None
+        changes: Any = {key: tried}
+        found = estimate(replace(job, train=replace(train, **changes))) if tried < size else None
         if found and (found.gpu if on_gpu else found.training) <= fits:
             return {f"train.{key}": str(tried)}
         tried //= 2
@@ -133,8 +138,7 @@ def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str
 def memory_rules(found: Surroundings) -> Iterator[Check]:
     """Warnings if training does not fit into the requested memory, into the largest node, or into a GPU."""
     wanted = found.wanted
-    needed = wanted and wanted.memory
-    if wanted is None or needed is None:
+    if wanted is None or (needed := wanted.memory) is None:
         return
     job = wanted.resolved.job
     asked, resources = asked_of(job.resources), job.resources
@@ -165,7 +169,7 @@ _HINT = "features may stay on disk (data.cache) or be split over the nodes (data
 
 def gpu_bytes(kind: str) -> int:
     """The memory of GPUs of this type, as Slurm names it; 0 if the name does not tell."""
-    if found := re.search(r"(?<![a-z0-9])(\d+)gb?(?![a-z0-9])", kind.lower()):
+    if found := re.search(r"(?<![a-z0-9])(\d+)gb(?![a-z0-9])", kind.lower()):
         return int(found[1]) << 30
     return next((size << 30 for name, size in _GPUS.items() if name in kind.lower()), 0)
 
@@ -228,10 +232,11 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
             * weight,
         )
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
+    degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
     return _Live(
         graph=table + 4 * size.num_edges + 8 * nodes,
         shared=shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)),
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
         step=step,
         evaluation=evaluation,
@@ -282,16 +287,13 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         graph=table + 4 * size.num_edges + 8 * nodes,
         shared=shared,
         weights=parameters * weight * (_ADAM + bool(train.patience)),
-        samples=_AHEAD * (16 * sum(map(_total, drawn)) + 24 * sum(map(_total, before_hop))),
+        samples=_AHEAD
+        * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
         step=step,
         evaluation=evaluation,
         shared_evaluation=largest * width * value,
         compiled=size.num_edges >= _COMPILED_EDGES,
     )
-
-
-def _total(counts: dict[object, float]) -> float:
-    return sum(counts.values())
 
 
 def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
@@ -340,18 +342,19 @@ def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ra
     )
 
 
-def _preparing(size: DataSize) -> int:
-    """Of one process that reads the data set's own format, and writes the prepared file."""
-    features = size.num_nodes * size.features * 4
-    needed = {
-        "fake": 100 * size.num_edges + 3 * features,  # PyG's FakeDataset
-        "reddit": 100 * size.num_edges + 3 * features,  # PyG's class, and the edges in order
-        "ogb": 4 * size.num_edges + 60 * size.num_nodes + 400 * MIB,  # engine/data/ogb.py
-        "igb": 4 * max([0, *size.edges.values()]) + 60 * size.num_nodes + 100 * MIB,
-        "taobao": 80 * size.events,  # engine/data/taobao.py
-        "tu": 100 * size.num_edges + 8 * features + 20_000 * size.graphs,
-    }
-    return round(_NODE + _RANK + _PYG + needed.get(size.raw, 0))
+def _preparing(size: DataSize) -> tuple[float, float]:
+    """Of the rank that reads the data set's own format and writes the prepared file: libraries, and data."""
+    edges, nodes, features = size.num_edges, size.num_nodes, size.num_nodes * size.features * 4
+    match size.raw:
+        case "fake" | "reddit":  # PyG's classes, and then the edges in order
+            return _PYG, 100 * edges + 3 * features
+        case "tu":
+            return _PYG, 100 * edges + 8 * features + 20_000 * size.graphs
+        case "ogb":  # engine/data/ogb.py
+            return 0, 4 * edges + 60 * nodes + 400 * MIB
+        case "igb":
+            return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
+    return 0, 80 * size.events  # of Taobao: engine/data/taobao.py
 
 
 def _size(size: float) -> str:

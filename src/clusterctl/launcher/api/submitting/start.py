@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import time
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
@@ -54,13 +54,13 @@ def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters
 
     @functools.wraps(function)
     def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        given = {**dict(zip(names, arguments, strict=False)), **named}
+        given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
         if "," not in str(given.get("cluster") or ""):
             return function(*arguments, **named)
         from clusterctl.launcher.api.submitting.where import choose
 
-        chosen: Callable[..., Result] = functools.partial(function, **{**given, "cluster": choose(given)})
-        return chosen()
+        chosen: Callable[..., Result] = function
+        return chosen(**{**given, "cluster": choose(given)})
 
     return called
 
@@ -86,9 +86,10 @@ def submit(
     """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
     Of several clusters, "a,b", the one that would start it first gets it: `offers` shows what each of them answers, and
-    so does `progress`. `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
-    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
-    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
+    so does `progress`, which is also notified when an image is imported or a large project is copied. `stage` selects a
+    stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on the nodes that one
+    of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code` copies a project of any
+    size.
 
     It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
     `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
