@@ -12,6 +12,7 @@ import clusterctl.program
 from clusterctl.launcher.api.find import Runs
 from clusterctl.launcher.api.run import MetricRecords, Output
 from clusterctl.launcher.api.submitting.verify import Examination
+from clusterctl.launcher.api.submitting.where import Offer, Offers
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis
 from clusterctl.launcher.observe.comparison import Comparison
 from clusterctl.launcher.observe.state import Status
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 # Heading -> names of the package.
 _GROUPS = {
-    "Submit": ("submit", "submit_stages", "submit_function", "sweep", "load", "plan", "rerun", "resume"),
+    "Submit": ("submit", "submit_stages", "submit_function", "sweep", "load", "plan", "offers", "rerun", "resume"),
     "Find and watch": ("runs", "find", "find_sweep", "jobs", "nodes", "alloc", "give_back", "notify", "track"),
     "Explain and compare": ("why", "diff", "report", "doctor"),
     "Keep": ("export", "usage", "clean", "images", "init"),
     "Runs and sweeps": ("Run", "Sweep", "DryRun"),
 }
-_RETURNED = (Status, Diagnosis, Comparison, SweepSummary, Examination, Runs, MetricRecords, Output)
+_RETURNED = (Status, Diagnosis, Comparison, SweepSummary, Examination, Offer, Offers, Runs, MetricRecords, Output)
 _INTRODUCTION = """# Python
 
 What `import clusterctl` offers, generated from its docstrings. [From Python](../guides/from-python.md) is the guide.

@@ -5,12 +5,12 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings,
-`submit_function` submits a function of yours and brings its result back; `resume`
-restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
-runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or
-the output of one, and `jobs` lists those jobs; `report` writes a page, `doctor` checks a cluster, `init` writes first
-files, `alloc` holds nodes. Each name below is imported at first use (docs/guides/from-python.md).
+`load` resolves a job, `plan` renders its script, `offers` asks several clusters when each would start it, `submit`
+submits it, `sweep` submits it with many settings, `submit_function` submits a function of yours and brings its result
+back; `resume` restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and
+`find` look up runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other
+Slurm job, or the output of one, and `jobs` lists those jobs; `report` writes a page, `doctor` checks a cluster, `init`
+writes first files, `alloc` holds nodes. Each name below is imported at first use (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of typing; type checkers know the name
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.submitting.start import submit, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
     from clusterctl.launcher.api.submitting.verify import doctor
+    from clusterctl.launcher.api.submitting.where import offers
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
     from clusterctl.launcher.display.report.archive import export, report
@@ -90,6 +91,7 @@ __all__ = [
     "load",
     "nodes",
     "notify",
+    "offers",
     "plan",
     "report",
     "rerun",
@@ -104,7 +106,7 @@ __all__ = [
     "why",
 ]
 _HOMES = {name: name for name in ("clean", "find", "images", "init", "jobs", "nodes", "notify", "usage")}
-_HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes"}
+_HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes", "offers": "submitting.where"}
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")

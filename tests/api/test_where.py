@@ -11,14 +11,15 @@ from support.mistake import SLURM, USAGE, Desk
 
 import clusterctl
 from clusterctl.launcher.api.submitting import where
-from clusterctl.launcher.api.submitting.where import Offer, best, names_in, offers
+from clusterctl.launcher.api.submitting.where import Offer, Offers, names_in, offers
+from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.launcher.slurm.nodes import Inventory, Partition
 
 HOUR = 3600.0
 
 
 def chosen(*found: Offer) -> str:
-    return best(found).cluster
+    return Offers(found).best.cluster
 
 
 def test_the_earliest_start_wins_and_near_starts_count_as_the_same() -> None:
@@ -38,7 +39,7 @@ def test_a_cluster_that_refuses_takes_no_part_and_is_named_if_all_do() -> None:
     refused = Offer("a", problem="Slurm refuses the job: Invalid qos")
     assert chosen(refused, Offer("b", 9 * HOUR)) == "b"
     with pytest.raises(clusterctl.SlurmError) as caught:
-        best([refused, Offer("b", problem="no answer within 3 s, left out")])
+        _ = Offers([refused, Offer("b", problem="no answer within 3 s, left out")]).best
     assert "a: Slurm refuses the job: Invalid qos\nb: no answer within 3 s" in caught.value.message
     assert caught.value.hint == 'to see what it needs, name only one: `cluster="a"`'
 
@@ -87,6 +88,41 @@ def test_submit_asks_the_clusters_and_says_why_it_takes_one(two: Desk) -> None:
     assert code == 0, err
     assert clusterctl.Run(two.runs / run["id"]).cluster.name == "large"
     assert two.type(f"cancel {run['id']} --cluster large")[0] == 0
+
+
+class Listener(ProgressListener):
+    """Keeps what it is notified of."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def stage(self, text: str, total: int | None = None) -> None:
+        self.lines.append(text)
+
+
+def test_python_submits_to_the_first_of_several_and_shows_their_answers(two: Desk) -> None:
+    found = clusterctl.offers("small,large", "./job.toml")
+    listed = clusterctl.offers(["small", "large"], "./job.toml")
+    assert [one.cluster for one in found] == [one.cluster for one in listed] == ["small", "large"]
+    assert str(found).splitlines()[1] == "large: would start now in partition main, 5 nodes with room for 3"
+    listener = Listener()
+    run = clusterctl.submit("./job.toml", "small,large", hold=True, progress=listener)
+    assert run.cluster.name == found.best.cluster == "large"
+    assert listener.lines[-1].endswith("with room for 3 - chosen")
+    assert "--cluster large" in " ".join(run.status().record.argv), "what repeats the submission"
+    swept = clusterctl.sweep("./job.toml", cluster="large, small", axes={"note": ["a", "b"]}, hold=True)
+    assert {one.cluster.name for one in swept.runs} == {"large"}
+    for one in (run, *swept.runs):
+        one.cancel()
+
+
+@pytest.mark.parametrize("argument", [{"in_allocation": "7"}, {"after": "cora"}])
+def test_in_python_too_what_refers_to_one_cluster_does_not_go_with_several(two: Desk, argument: Any) -> None:
+    with pytest.raises(clusterctl.UsageError, match="several are named"):
+        clusterctl.submit("./job.toml", cluster="small,large", **argument)
+    with pytest.raises(clusterctl.SlurmError, match="none of the clusters can start the job"):
+        clusterctl.submit("./job.toml", cluster="small,large", overrides={"resources.nodes": 9})
+    assert two.run_directories() == []
 
 
 def test_none_that_can_start_it_submits_nothing(two: Desk) -> None:

@@ -24,6 +24,57 @@ while count < 3:
     held = bytearray(b"x") * ((300 << 20) if count > 1 else 1)
     time.sleep(1)
 """
+# Ten ways to need more than `MEMORY`, most of them after a first step that is saved: (resources, attempts, program).
+SAVED = """
+import os, pathlib, time
+rank = os.environ.get("RANK", "0")
+saved = pathlib.Path("step-" + rank)
+saved.touch()
+time.sleep(1.5)
+"""
+MEMORY = 'memory = "200M"'
+TEN = {
+    "bytes": (MEMORY, 2, 'x = bytearray(b"x") * (300 << 20)'),
+    "a leak": (
+        MEMORY,
+        2,
+        'x = []\nfor _ in range(15):\n    x.append(bytearray(b"x") * (20 << 20))\n    time.sleep(0.1)',
+    ),
+    "a spike after a while": (MEMORY, 2, 'time.sleep(3)\nx = bytearray(b"x") * (330 << 20)\ndel x\ntime.sleep(1)'),
+    "a private mapping": (
+        MEMORY,
+        2,
+        "import mmap\nx = mmap.mmap(-1, 300 << 20, mmap.MAP_PRIVATE)\nfor n in range(75 << 10):\n    x[n << 12] = 1",
+    ),
+    "a file in memory": (
+        MEMORY,
+        2,
+        'file = open(os.memfd_create("x"), "wb")\nfor _ in range(300):\n    file.write(bytes(1 << 20))\nfile.flush()',
+    ),
+    "numpy": (MEMORY, 2, "import numpy\nx = numpy.ones(300 << 17)"),
+    "two ranks together": (MEMORY + "\ntasks_per_node = 2", 2, 'x = bytearray(b"x") * (150 << 20)\ntime.sleep(2)'),
+    "the second node's rank": (
+        MEMORY + "\nnodes = 2",
+        2,
+        'x = bytearray(b"x") * ((300 if rank == "1" else 1) << 20)\ntime.sleep(2)',
+    ),
+    "more than twice as much": (MEMORY, 3, 'x = bytearray(b"x") * (600 << 20)'),
+    "a data loader's worker": (
+        'memory = "600M"',
+        2,
+        """
+import torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, n):
+        return torch.ones(700 << 18)[:1]
+if __name__ == "__main__":
+    for batch in torch.utils.data.DataLoader(Data(), num_workers=1):
+        print(batch.sum(), flush=True)
+""",
+    ),
+}
 SLOW = "import time; time.sleep(100)"
 
 
@@ -37,6 +88,15 @@ def test_a_run_out_of_memory_goes_on_with_more_from_where_it_was(stage: Stage) -
     assert [(past["class"], past["went_on_with"]) for past in why["history"]] == [
         ("out-of-memory", "400M instead of 200M of memory")
     ]
+
+
+@pytest.mark.parametrize("kind", TEN)
+def test_ten_of_ten_programs_out_of_memory_go_on_with_more(stage: Stage, kind: str) -> None:
+    resources, attempts, program = TEN[kind]
+    run = stage.submit(stage.write_job("hungry", JOB.format(json.dumps(SAVED + program), resources)))
+    status = stage.wait_for_stage(run, "finished", "failed", seconds=300)
+    assert (status["stage"], status["attempts"]) == ("finished", attempts), stage.call("why", run.id).stdout
+    assert (run.work / "step-0").exists()
 
 
 def test_a_run_out_of_time_goes_on_with_more(stage: Stage) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scenario import Stage, wait_until
+from support.wheels import make_index, make_wheel, uv_lock
 
 from clusterctl.shared.record.layout import RunDir
 
@@ -131,3 +136,89 @@ def test_without_local_scratch_ranks_import_from_the_shared_file_system_and_host
     warnings = run.attempt(0).host_log.read_text()
     assert warnings.count("imports from the shared file system: cannot copy modules to") == 2
     assert reported(stage, run, 0)["copy"] is None
+
+
+RANKS, MODULES, MOST_OPENS = 64, 300, 2000
+MANY = """
+kind = "emulator"
+local_scratch = "{scratch}"
+[emulator]
+nodes = 4
+cpus_per_node = 16
+"""
+LOCKED = """
+workload = "command"
+argv = ["python", "-c", "import generated; print(len(generated.modules), generated.__file__)"]
+environment = "uv.lock"
+[resources]
+nodes = 4
+tasks_per_node = 16
+time = "1h"
+local_code = true
+"""
+_OPENED = re.compile(r'^\d+ +open(?:at)?\((?:(?:AT_FDCWD|\d+)<(?P<folder>[^>]*)>, )?"(?P<name>[^"]*)".* = \d')
+
+
+def opened(trace: Path, below: Path) -> list[str]:
+    """The files in the folder `below` that strace saw being opened."""
+    found = (_OPENED.match(line) for line in trace.read_text(errors="replace").splitlines())
+    paths = (os.path.join(match["folder"] or "/", match["name"]) for match in found if match)  # noqa: PTH118
+    return [path for path in paths if path.startswith(f"{below}/")]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_64_ranks_import_a_locked_environment_with_at_most_2000_opens_on_the_shared_disk(
+    stage: Stage, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    stage.keep_runs_in(shared / "runs")
+    stage.folder = shutil.move(stage.folder, shared / "project")
+    (tmp_path / "scratch").mkdir()
+    names = [f"m{number}" for number in range(MODULES)]
+    files = {f"generated/{name}.py": f"NAME = {name!r}\n" for name in names}
+    files["generated/__init__.py"] = f"from generated import {', '.join(names)}\nmodules = [{', '.join(names)}]\n"
+    wheel = make_wheel(tmp_path, "generated", "1.0", files={**files, "generated.py": ""})
+    (stage.folder / "uv.lock").write_text(uv_lock(make_index(tmp_path / "simple", [wheel]), [wheel]))
+    (stage.folder / "cluster").mkdir()
+    (stage.folder / "cluster" / "copying.toml").write_text(MANY.format(scratch=tmp_path / "scratch"))
+    stage.cluster = "copying"
+    run = stage.submit(stage.write_job("many", LOCKED), "--hold")
+
+    trace = tmp_path / "trace"
+    supervisor = supervisor_of(stage)
+    words = ["strace", "-f", "-qq", "-y", "-s", "4096", "-e", "trace=open,openat", "-e", "signal=none"]
+    with subprocess.Popen([*words, "-o", trace, "-p", str(supervisor)], stderr=subprocess.DEVNULL) as tracer:
+        try:
+            wait_until(lambda: is_traced(supervisor), 60, "strace to attach")
+            assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
+            stage.wait_for_stage(run, "finished", "failed", seconds=900)
+            tracer.wait(60)  # the supervisor has ended
+        finally:
+            tracer.terminate()
+    assert {stage.log(run, rank).split()[0] for rank in range(RANKS)} == {str(MODULES)}
+    found = opened(trace, shared)
+    kinds = defaultdict(int)
+    for path in found:
+        kinds[path.removeprefix(f"{shared}/").split("/")[0]] += 1
+    print(f"{len(found)} opens on the shared disk: {dict(kinds)}")
+    assert RANKS < len(found) <= MOST_OPENS, dict(kinds)
+
+
+def is_traced(process: int) -> bool:
+    return "TracerPid:\t0\n" not in Path(f"/proc/{process}/status").read_text()
+
+
+def supervisor_of(stage: Stage) -> int:
+    """The process that will start the only job of the emulator."""
+    home = f"XDG_STATE_HOME={stage.environment['XDG_STATE_HOME']}"
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = home.encode() in (process / "environ").read_bytes().split(b"\0")
+            if is_ours and b"supervisor" in (process / "cmdline").read_bytes():
+                return int(process.name)
+        except OSError:
+            continue  # it has just ended
+    raise AssertionError("no supervisor")

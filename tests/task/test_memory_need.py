@@ -98,6 +98,22 @@ def test_a_kernel_that_hides_proportional_sets_gives_plain_sizes(tmp_path: Path)
     assert need.bytes == 400 * MIB
 
 
+class Ending(type(Path())):  # type: ignore[misc]
+    """The folder of a process that ends after its sizes have been read, and before its proportional set is."""
+
+    def __truediv__(self, name: str) -> Path:
+        if name == "smaps_rollup":
+            super().__truediv__("status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+        return Path(super().__truediv__(name))
+
+
+def test_what_a_process_shared_does_not_count_twice_when_it_ends(tmp_path: Path) -> None:
+    need = MemoryNeed(None)
+    process(tmp_path / "2", now=400, peak=400)
+    need.look([process(tmp_path / "1", now=400, peak=400, own=250), Ending(tmp_path / "2")])
+    assert need.bytes == 250 * MIB
+
+
 def test_real_forked_processes_count_their_shared_pages_once() -> None:
     program = """
 import os, sys

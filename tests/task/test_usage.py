@@ -60,6 +60,20 @@ def test_only_the_runs_processes_on_this_node_are_added_up(machine: Machine) -> 
     assert usage.memory_limit is None
 
 
+def test_processes_of_no_attempt_count_and_those_of_an_earlier_one_do_not(machine: Machine) -> None:
+    machine.process(10, pages=30)
+    for pid, words in (
+        (11, "CLUSTERCTL_RUN_DIR=/runs/a\0SLURM_NODEID=1"),
+        (12, "CLUSTERCTL_RUN_DIR=/runs/b\0SLURM_NODEID=1"),
+    ):
+        machine.process(pid, pages=5)
+        machine.write(f"proc/{pid}/environ", words)
+    machine.process(13, pages=99)
+    earlier = "\0".join(f"{name}={value}" for name, value in (RUN | {"CLUSTERCTL_ATTEMPT": "7"}).items())
+    machine.write("proc/13/environ", earlier)
+    assert machine.usage().read().memory == (30 + 5) * PAGE, "of the run: the ranks, and their standby"
+
+
 def test_ended_processes_still_count_even_if_their_pid_is_reused(machine: Machine) -> None:
     node = machine.usage()
     machine.process(10, ticks=5 * TICKS)

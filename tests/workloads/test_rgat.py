@@ -20,7 +20,7 @@ from torch_geometric.data import HeteroData
 
 from clusterctl.engine.data import igb
 from clusterctl.engine.data.generated import igb_like
-from clusterctl.engine.data.igb import CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
+from clusterctl.engine.data.igb import CITES, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.learning.metrics import f1_macro
@@ -31,6 +31,7 @@ from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job, NodeClassificationTrain, from_record
+from clusterctl.shared.spec.data_sizes import FIELD, IGB_EDGES, IGB_NODES, IGB_PAPERS, INSTITUTE, igb_count
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCALE = 1e-6
@@ -48,7 +49,7 @@ def test_a_generated_graph_has_the_proportions_of_the_real_one(root: Path, tmp_p
     assert graph.num_nodes == {PAPER: 269, AUTHOR: 960, INSTITUTE: 24, FIELD: 227}
     assert {x.size(1) for x in graph.x.values()} == {1024}
     files = {path.parent.name: len(np.load(path)) for path in root.glob("processed/*/edge_index.npy")}
-    wanted = {"__".join(relation): round(counts[0] * 0.00269) for relation, counts in igb_like.EDGES.items()}
+    wanted = {"__".join(relation): round(counts[0] * 0.00269) for relation, counts in IGB_EDGES.items()}
     assert files == pytest.approx(wanted, abs=1)
     edges = {relation: indices.numel() for relation, indices in graph.indices.items()}
     assert len(edges) == 7
@@ -64,11 +65,11 @@ def test_a_generated_graph_has_the_proportions_of_the_real_one(root: Path, tmp_p
 
 
 def test_counts_match_the_five_published_sizes() -> None:
-    for number, papers in enumerate(igb_like.PAPERS):
-        for counts in (*igb_like.NODES.values(), *igb_like.EDGES.values()):
-            assert igb_like.published(counts, papers) == counts[number]
-    assert sum(counts[-1] for counts in igb_like.NODES.values()) == 547_306_935
-    assert sum(counts[-1] for counts in igb_like.EDGES.values()) == 5_812_005_639
+    for number, papers in enumerate(IGB_PAPERS):
+        for counts in (*IGB_NODES.values(), *IGB_EDGES.values()):
+            assert igb_count(counts, papers) == counts[number]
+    assert sum(counts[-1] for counts in IGB_NODES.values()) == 547_306_935
+    assert sum(counts[-1] for counts in IGB_EDGES.values()) == 5_812_005_639
 
 
 def test_features_and_labels_are_read_with_or_without_a_header(root: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from clusterctl.engine.data.edge_spool import EdgeSpool, adjacency
 from clusterctl.engine.data.number_files import bad_data, states_of
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe
 from clusterctl.shared.record.files import open_regular
+from clusterctl.shared.spec.data_sizes import IGB_CLASSES, IGB_EDGES, IGB_FEATURES, IGB_NODES, IGB_PAPERS, PAPER
 from clusterctl.shared.spec.train import IGB_ARRAYS
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-PAPER, AUTHOR, INSTITUTE, FIELD = NODE_TYPES = ("paper", "author", "institute", "fos")
-CITES, WRITTEN_BY = (PAPER, "cites", PAPER), (PAPER, "written_by", AUTHOR)
-AFFILIATED_TO, TOPIC = (AUTHOR, "affiliated_to", INSTITUTE), (PAPER, "topic", FIELD)
-RELATIONS = (CITES, WRITTEN_BY, AFFILIATED_TO, TOPIC)
-FEATURES, CLASSES = 1024, 19
-ALL_PAPERS, LABELLED = 269_346_174, 227_130_858  # in the largest size, where the last papers have no label
+NODE_TYPES, RELATIONS = tuple(IGB_NODES), tuple(IGB_EDGES)
+CITES, WRITTEN_BY, AFFILIATED_TO, TOPIC = RELATIONS
+FEATURES, CLASSES = IGB_FEATURES, IGB_CLASSES
+ALL_PAPERS, LABELLED = IGB_PAPERS[-1], 227_130_858  # in the largest size, where the last papers have no label
 SPLIT = (0.6, 0.8)  # where validation and test papers begin
 _EDGES_AT_ONCE = 1 << 20
 _WHOLE = "is the data set's folder complete?"

@@ -67,11 +67,17 @@ class MemoryNeed:
 
 
 def _own(process: Path, size: int) -> int:
-    """The proportional set of a process in KiB, without files; its whole `size` if the kernel does not tell."""
+    """The proportional set of a process in KiB, without files; its whole `size` if the kernel does not tell.
+
+    0 if it has just ended: what it shared still counts where the others have it.
+    """
     with suppress(OSError, KeyError, ValueError):
         found = _kibibytes(process / "smaps_rollup")
         return found["Pss_Anon"] + found["Pss_Shmem"]
-    return size
+    try:
+        return size if "RssAnon" in _kibibytes(process / "status") else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _kibibytes(path: Path) -> dict[str, int]:

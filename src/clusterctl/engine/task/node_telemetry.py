@@ -341,6 +341,7 @@ def _text(value: str | bytes) -> str:
 
 
 _MARKS = ("CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SLURM_NODEID")
+_OF_ATTEMPT = b"CLUSTERCTL_ATTEMPT="
 _NO_LIMIT = 2**60  # cgroup v1 has a number near 2^63 for no limit
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -449,7 +450,7 @@ class NodeUsage:
         started = int(fields[19])
         if before is None or before.started != started:
             environment = (process / "environ").read_bytes().split(b"\0")
-            before = Counters(started, bool(self._marks) and all(mark in environment for mark in self._marks))
+            before = Counters(started, self._is_ours(environment))
         if not before.ours:
             return before
         now = Counters(started, True, int(fields[11]) + int(fields[12]), before.read, before.written)
@@ -459,6 +460,13 @@ class NodeUsage:
         for place, added in enumerate((now.cpu - before.cpu, now.read - before.read, now.written - before.written)):
             self._totals[place] += added
         return now
+
+    def _is_ours(self, environment: list[bytes]) -> bool:
+        """Whether a process is of this run and node: of this attempt, or of none, like a standby and its pages."""
+        if not self._marks:
+            return False
+        of_attempt = any(word.startswith(_OF_ATTEMPT) for word in environment)
+        return all(mark in environment or (mark.startswith(_OF_ATTEMPT) and not of_attempt) for mark in self._marks)
 
     # --- cgroups
 

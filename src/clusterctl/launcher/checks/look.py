@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
+from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.checks.surroundings import (
     Folder,
     KnownNodes,
@@ -143,6 +144,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             tasks=plan.tasks,
             data=data,
             batches=batches(job),
+            memory=estimate(job),
             data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
             program=None if plan.setup else _program(job, plan),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),

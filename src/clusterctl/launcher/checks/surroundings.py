@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from clusterctl.launcher.checks.memory import Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.containers.contents import Contents
     from clusterctl.launcher.containers.runtimes import ContainerView
@@ -142,6 +143,7 @@ class WantedRun:
     tasks: int = 1
     data: Seen | None = None
     batches: Batches | None = None  # None: a user's own program
+    memory: Estimate | None = None  # by formula; None: a program or a model of the user's own, or unknown data
     data_here: bool = False  # the folder suggested in the hint already contains a data set
     program: Seen | None = None  # the script of workload "command"
     nodes_have_names: bool = True  # False if its ranks could not find each other by the names of their nodes

@@ -19,14 +19,13 @@ from clusterctl.shared.spec import (
     TaobaoTrain,
     TrainingSet,
 )
+from clusterctl.shared.spec.data_sizes import TAOBAO_EVENTS, igb_papers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.shared.spec import Job
 
-TAOBAO_EVENTS = 100_150_807  # of the real data set; `train.generated` is a multiple of it
-IGB_PAPERS = 269_346_174  # of IGB-heterogeneous, likewise; 60 % are for training
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
 _TRAIN = 1  # PyG's code in node_types
@@ -56,29 +55,29 @@ def training_set(job: Job) -> TrainingSet | None:
             case NodeClassificationTrain(batch="clusters", clusters=clusters, clusters_per_subgraph=together):
                 return TrainingSet(-(-clusters // together), "subgraphs", exact=False)  # fewer if some are empty
             case NodeClassificationTrain(generated=scale) if scale and not (root or job.data.load):
-                return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
+                return TrainingSet(igb_papers(scale) * 6 // 10, "nodes", exact=False)
             case NodeTrain() if root and (raw := root / "raw" / "reddit_data.npz").exists():
-                return TrainingSet(_once(_marked_nodes, raw), "nodes")
+                return TrainingSet(once(_marked_nodes, raw), "nodes")
             case NodeTrain() if root:  # in the layout of the Open Graph Benchmark
                 splits = (root / "split").glob
                 (split,) = (path for pattern in ("*", "*/*") for path in splits(f"{pattern}/train.csv.gz"))
-                return TrainingSet(_once(_lines, split), "nodes")
+                return TrainingSet(once(count_lines, split), "nodes")
             case GraphClassificationTrain() if root:
                 (labels,) = (root / "raw").glob("*_graph_labels.txt")
-                graphs = _once(_lines, labels)
+                graphs = once(count_lines, labels)
                 # Without the first fold's test and validation parts, the two largest of ten; other folds have at most
                 # one more.
                 return TrainingSet(graphs - -(-graphs // 10) - -(-(graphs - 1) // 10), "graphs")
             case TaobaoTrain(generated=scale) if root or scale:  # 80 % of the pairs are for training
                 real = root and root / "raw" / "UserBehavior.csv"
-                events = _once(_about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
+                events = once(about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
                 return TrainingSet(events * 8 // 10, "edges", exact=False)
     except (OSError, ValueError, KeyError):
         pass  # `data_rules` reports missing files, and the tasks report damaged ones
     return None
 
 
-def _once(count: Callable[[Path], int], file: Path) -> int:
+def once(count: Callable[[Path], int], file: Path) -> int:
     """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
     return _counted(count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
@@ -89,7 +88,7 @@ def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> in
     return count(file)
 
 
-def _lines(path: Path) -> int:
+def count_lines(path: Path) -> int:
     """The number of lines with one number each, in a compressed file or not."""
     import gzip
     import zlib
@@ -122,7 +121,7 @@ def _marked_nodes(archive: Path) -> int:
     return memoryview(content).cast(_CODES[kind[1]]).tolist().count(_TRAIN)
 
 
-def _about_as_many_lines(path: Path) -> int:
+def about_as_many_lines(path: Path) -> int:
     """An estimate of the number of lines, from the mean length of the first ones."""
     with open_regular(path) as file:
         sample = file.read(_SAMPLE_BYTES)

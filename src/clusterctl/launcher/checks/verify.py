@@ -24,6 +24,7 @@ from clusterctl.launcher.checks.job_rules import (
 )
 from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
+from clusterctl.launcher.checks.memory import estimate, memory_rules
 from clusterctl.launcher.checks.script_rules import explain_refusal
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import load_cluster
@@ -101,7 +102,7 @@ def _container_rules(found: Surroundings) -> Iterator[Check]:
 # In the order in which one would fix the problems.
 RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
     *(machine_rules, cluster_rules, _container_rules, interpreter_rules, staging_rules),
-    *(program_rules, code_rules, launcher_rules, data_rules, batch_rules, request_rules, requeue_rules),
+    *(program_rules, code_rules, launcher_rules, data_rules, batch_rules, request_rules, memory_rules, requeue_rules),
     *(notify_rules, tracker_rules),
 )
 _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
@@ -114,7 +115,8 @@ def judge(found: Surroundings) -> tuple[Check, ...]:
 
 def with_job(found: Surroundings, resolved: Resolved) -> Surroundings:
     """`found` for a job that differs only in its training settings: the surroundings are the same."""
-    wanted = found.wanted and replace(found.wanted, resolved=resolved, batches=batches(resolved.job))
+    job = resolved.job
+    wanted = found.wanted and replace(found.wanted, resolved=resolved, batches=batches(job), memory=estimate(job))
     return replace(found, wanted=wanted)
 
 

@@ -187,10 +187,9 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     if len(names) == 1:
         return names[0]
     found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
-    best = where.best(found)
-    for one in found:
-        click.echo(plain(f"{one}{' - chosen' * (one is best)}"), err=True)
-    return best.cluster
+    for line in found.lines:
+        click.echo(plain(line), err=True)
+    return found.best.cluster
 
 
 @click.command(cls=_Submit, groups=_GROUPS, short_help="Submit a job to a cluster")
@@ -453,6 +452,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
+    if plan.memory:
+        click.echo(plan.memory, err=True)
     options.show_advice(plan.advice)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:

@@ -26,6 +26,7 @@ from clusterctl.launcher.api.notify import Notified
 from clusterctl.launcher.api.run import MetricRecords, Run
 from clusterctl.launcher.api.submitting.submit import DryRun
 from clusterctl.launcher.api.submitting.verify import Examination
+from clusterctl.launcher.api.submitting.where import Offers
 from clusterctl.launcher.api.sweeps import Sweep
 from clusterctl.launcher.api.usage import UsageReport
 from clusterctl.launcher.config import Resolved
@@ -209,6 +210,11 @@ def _(value: Resolved, console: Console) -> None:
 @draw.register
 def _(value: Examination, console: Console) -> None:
     _lines(lines_of_checks(value.checks), console)
+
+
+@draw.register
+def _(value: Offers, console: Console) -> None:
+    _lines([*map(str, [*value])], console)
 
 
 @draw.register

@@ -1,8 +1,7 @@
 """Graphs like IGB-heterogeneous at any scale, in its layout: its types, relations, features and classes.
 
 The numbers of nodes and edges of each type are known for five sizes of the real graph; they are interpolated between
-these sizes, and proportional to the papers below the smallest. The source is the Illinois Graph Benchmark (Khatua et
-al., KDD 2023, arXiv 2302.13522); the largest has the 547,306,935 nodes and 5,812,005,639 edges of MLPerf Training 4.0.
+these sizes, and proportional to the papers below the smallest (`shared.spec.data_sizes`).
 
 The degree distributions are not published; the weights here are lognormal. Every node has one of the 19 classes, which
 its features and most of its edges follow, and one paper in twenty gets a random label.
@@ -18,39 +17,13 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.data.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS, Population
-from clusterctl.engine.data.igb import (
-    AFFILIATED_TO,
-    ALL_PAPERS,
-    AUTHOR,
-    CITES,
-    CLASSES,
-    FEATURES,
-    FIELD,
-    INSTITUTE,
-    LABELLED,
-    PAPER,
-    RELATIONS,
-    TOPIC,
-    WRITTEN_BY,
-)
+from clusterctl.engine.data.igb import ALL_PAPERS, CLASSES, FEATURES, LABELLED, PAPER, RELATIONS
+from clusterctl.shared.spec.data_sizes import IGB_EDGES, IGB_NODES, igb_count, igb_papers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PAPERS = (100_000, 1_000_000, 10_000_000, 100_000_000, ALL_PAPERS)  # of the five sizes
-NODES = {
-    PAPER: PAPERS,
-    AUTHOR: (357_041, 1_926_066, 15_544_654, 116_959_896, 277_220_883),
-    INSTITUTE: (8_738, 14_751, 23_256, 26_524, 26_918),
-    FIELD: (84_220, 190_449, 415_054, 649_707, 712_960),
-}
-EDGES = {
-    CITES: (447_416, 12_070_502, 120_077_694, 1_223_571_364, 3_996_442_004),
-    WRITTEN_BY: (471_443, 4_553_516, 39_854_592, 289_502_107, 716_761_549),
-    AFFILIATED_TO: (325_410, 1_630_476, 11_049_412, 34_099_660, 48_521_486),
-    TOPIC: (718_445, 7_234_122, 68_510_495, 457_577_294, 1_050_280_600),
-}
 BEST_ACCURACY = 1 - WRONG_LABELS * (1 - 1 / CLASSES)  # if every class is known, but not which labels are wrong
 _SIGMA, _SIGNAL = 1.0, 0.15
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 20, 1 << 14
@@ -63,22 +36,16 @@ class NodesOfAType(NamedTuple):
     classes: Tensor  # int64
 
 
-def published(counts: tuple[int, ...], papers: int) -> int:
-    """Interpolate the `counts` of the five sizes for a graph with `papers` papers; at least one per class."""
-    known = np.interp(np.log(papers), np.log(PAPERS), np.log(counts))
-    return max(CLASSES, round(float(np.exp(known)) * min(1.0, papers / PAPERS[0])))
-
-
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
     """Write the raw files and the truth into `folder`; returns the best possible accuracy.
 
     Memory grows with the nodes, but not with their features or the edges. `progress` is called with the edges done.
     """
     random = torch.Generator().manual_seed(seed)
-    papers = max(CLASSES, round(ALL_PAPERS * scale))
+    papers = igb_papers(scale)
     nodes = {}
-    for kind, counts in NODES.items():
-        number = published(counts, papers)
+    for kind, counts in IGB_NODES.items():
+        number = igb_count(counts, papers)
         weights = torch.randn(number, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
         classes = torch.randint(CLASSES, (number,), generator=random)
         classes[:CLASSES] = torch.arange(CLASSES)  # no class is empty
@@ -86,7 +53,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
     for kind, own in nodes.items():
         _write_features(folder / "processed" / kind / "node_feat.npy", own.classes, random)
     _write_labels(folder / "processed" / PAPER / "node_label_19.npy", nodes[PAPER].classes, random)
-    edges = {relation: published(EDGES[relation], papers) for relation in RELATIONS}
+    edges = {relation: igb_count(IGB_EDGES[relation], papers) for relation in RELATIONS}
     done = 0
     for relation, count in edges.items():
         path = folder / "processed" / "__".join(relation) / "edge_index.npy"

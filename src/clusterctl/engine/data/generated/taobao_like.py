@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.data.taobao import BEHAVIOURS, FIRST_SECOND, LAST_SECOND, RAW_FILE, TRUTH_FILE
+from clusterctl.shared.spec.data_sizes import TAOBAO_EVENTS, TAOBAO_ITEMS, TAOBAO_USERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-USERS, ITEMS, CATEGORIES, EVENTS = 987_994, 4_162_024, 9_439, 100_150_807  # in the real data set
+CATEGORIES = 9_439  # in the real data set
 BEHAVIOUR_SHARES = (0.896, 0.055, 0.020, 0.029)  # page views, carts, purchases, favourites
 TASTES, OWN_TASTE = 4, 0.9
 _ACTIVITY_SIGMA, _POPULARITY_SIGMA = 0.8, 1.0
@@ -50,13 +51,13 @@ class Market:
 def market(scale: float, seed: int) -> Market:
     """Users, items and their tastes, at `scale` times the real numbers."""
     random = torch.Generator().manual_seed(seed)
-    users, items = max(TASTES, round(USERS * scale)), max(TASTES, round(ITEMS * scale))
+    users, items = max(TASTES, round(TAOBAO_USERS * scale)), max(TASTES, round(TAOBAO_ITEMS * scale))
     categories = max(TASTES, round(CATEGORIES * scale))
     activity = torch.randn(users, generator=random, dtype=torch.float64).mul_(_ACTIVITY_SIGMA).exp_()
     popularity = torch.randn(items, generator=random, dtype=torch.float64).mul_(_POPULARITY_SIGMA).exp_()
     others = torch.randint(categories, (max(0, items - categories),), generator=random)
     item_category = torch.cat([torch.arange(categories), others])[:items]  # every category has an item
-    ends = (activity.cumsum(0) / activity.sum() * max(1, round(EVENTS * scale))).round().to(torch.int64)
+    ends = (activity.cumsum(0) / activity.sum() * max(1, round(TAOBAO_EVENTS * scale))).round().to(torch.int64)
     return Market(
         events_of=ends.diff(prepend=ends.new_zeros(1)),
         user_taste=torch.randint(TASTES, (users,), generator=random),

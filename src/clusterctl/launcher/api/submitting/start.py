@@ -5,9 +5,11 @@ What only stages or sweeps need is imported there: a submission should not wait 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
@@ -33,7 +35,7 @@ from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.shared.record.plain_text import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
@@ -43,7 +45,28 @@ if TYPE_CHECKING:
 
     Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
+
+def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates a submission: if its `cluster` names several, "a,b", the one that starts the job first gets it."""
+    names = [*inspect.signature(function).parameters]
+
+    @functools.wraps(function)
+    def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
+        if "," not in str(given.get("cluster") or ""):
+            return function(*arguments, **named)
+        from clusterctl.launcher.api.submitting.where import choose
+
+        chosen: Callable[..., Result] = function
+        return chosen(**{**given, "cluster": choose(given)})
+
+    return called
+
+
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def submit(
     job: str | os.PathLike[str] | None = None,
@@ -63,9 +86,11 @@ def submit(
 ) -> Run:
     """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
-    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
-    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
-    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
+    Of several clusters, "a,b", the one that would start it first gets it: `offers` shows what each of them answers, and
+    so does `progress`, which is also notified when an image is imported or a large project is copied. `stage` selects a
+    stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on the nodes that one
+    of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code` copies a project of any
+    size.
 
     It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
     `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
@@ -91,6 +116,7 @@ def submit(
     return _run(send(submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)))
 
 
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def submit_stages(
     job: str | os.PathLike[str],
@@ -157,6 +183,7 @@ def submit_stages(
     return [_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True)]
 
 
+@_to_the_first
 @operation(changes=True, takes_job=True)
 def sweep(
     job: str | os.PathLike[str] | None = None,

@@ -14,6 +14,7 @@ from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
+from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.api.submitting.predecessors import Names, Predecessors
     from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.memory import Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation
@@ -165,6 +167,11 @@ class DryRun(Shown):
     def batches(self) -> Batches | None:
         """How training would divide the examples into batches; None for workloads without clusterctl's training."""
         return batches(self.resolved.job)
+
+    @property
+    def memory(self) -> Estimate | None:
+        """The memory that it needs by formula; None for your own program or model, or if its data is unknown here."""
+        return estimate(self.resolved.job)
 
     @property
     def advice(self) -> str:

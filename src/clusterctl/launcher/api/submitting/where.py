@@ -10,13 +10,16 @@ from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.operations import ask, operation, understood
 from clusterctl.launcher.api.remote.several_clusters import PATIENCE_SECONDS, answers_within
 from clusterctl.launcher.api.settings import program_words, settings
+from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import Shown
 from clusterctl.shared.errors import ClusterctlError, SlurmError, UsageError
 from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from clusterctl.launcher.api.settings import Overrides, Program
 
@@ -55,6 +58,27 @@ class Offer:
         if self.seconds is None and self.room >= self.wanted:
             seconds = _NOW_SECONDS + 1
         return (0.0 if seconds <= _NOW_SECONDS else seconds), -self.room
+
+
+class Offers(Shown, list[Offer]):
+    """The answers of several clusters, in the order in which they were named."""
+
+    @property
+    def best(self) -> Offer:
+        """The one that starts the job first; of several, the one with more free nodes, then the one named first.
+
+        Raises SlurmError if none takes part.
+        """
+        able = [one for one in self if not one.problem]
+        if not able:
+            message = "\n".join(["none of the clusters can start the job", *map(str, list(self))])
+            raise SlurmError(message, f'to see what it needs, name only one: `cluster="{self[0].cluster}"`')
+        return min(able, key=lambda one: one.rank)
+
+    @property
+    def lines(self) -> list[str]:
+        """Each answer, and which one is the best. Raises SlurmError if none takes part."""
+        return [f"{one}{' - chosen' * (one is self.best)}" for one in self]
 
 
 @operation()
@@ -97,15 +121,21 @@ def offer(
 
 
 def offers(
-    clusters: Sequence[str],
+    clusters: str | Sequence[str],
     job: str | os.PathLike[str] | None = None,
     *,
     stage: str | None = None,
     program: Program = (),
     overrides: Overrides = (),
     patience: float = PATIENCE_SECONDS,
-) -> list[Offer]:
-    """The answer of each of `clusters`, in order; one that does not answer within `patience` seconds takes no part."""
+) -> Offers:
+    """When each of `clusters`, a list or "a,b", would start the job; nothing is submitted.
+
+    The other arguments are those of `submit`, which takes the `best` of them if its `cluster` names several. One that
+    does not answer within `patience` seconds, or would ask for a password, takes no part. Raises UsageError if none is
+    named.
+    """
+    clusters = names_in(clusters)
     name = None if job is None else str(job)
 
     def look(cluster: str) -> Offer:
@@ -131,24 +161,33 @@ def offers(
 
     found = answers_within(patience, clusters, look)
     silent = f"no answer within {patience:g} s, left out"
-    return [found.get(cluster) or Offer(cluster, problem=silent) for cluster in clusters]
+    return Offers(found.get(cluster) or Offer(cluster, problem=silent) for cluster in clusters)
 
 
-def best(found: Sequence[Offer]) -> Offer:
-    """The one that starts the job first; of several, the one with more free nodes, then the one named first.
+def choose(given: Mapping[str, Any]) -> str:
+    """The cluster that a submission with these arguments goes to, of the several that `cluster` names.
 
-    Raises SlurmError if none takes part.
+    `progress` gets their answers. Raises UsageError, and SlurmError if none can start it.
     """
-    able = [one for one in found if not one.problem]
-    if not able:
-        message = "\n".join(["none of the clusters can start the job", *map(str, found)])
-        raise SlurmError(message, f'to see what it needs, name only one: `cluster="{found[0].cluster}"`')
-    return min(able, key=lambda one: one.rank)
+    if given.get("in_allocation"):
+        raise UsageError("`in_allocation=` refers to one cluster, but several are named", "name that cluster")
+    if any(given.get(name) for name in ("after", "after_any", "after_start")):
+        raise UsageError("`after=` refers to runs of one cluster, but several are named", "name that cluster")
+    names = names_in(given["cluster"])
+    if len(names) == 1:
+        return names[0]
+    asked = {name: given[name] for name in ("stage", "program", "overrides") if name in given}
+    found = offers(names, given.get("job"), **asked)
+    progress = given.get("progress", SILENT)
+    for line in found.lines:
+        progress.stage(line)
+    return found.best.cluster
 
 
-def names_in(text: str) -> list[str]:
-    """The clusters in `text`, such as "a,b", each once. Raises UsageError."""
-    names = [*dict.fromkeys(name.strip() for name in text.split(",") if name.strip())]
+def names_in(clusters: str | Sequence[str]) -> list[str]:
+    """The clusters in a list, or in a text such as "a,b", each once. Raises UsageError."""
+    texts = [clusters] if isinstance(clusters, str) else clusters
+    names = [*dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())]
     if not names:
         raise UsageError("no cluster named", 'for example `cluster="NAME,NAME"`')
     return names

@@ -1,0 +1,212 @@
+"""The sizes of the data set that a built-in training reads, as far as the login node can tell, without torch.
+
+They come from the headers of its files, or from the numbers in the job for generated data. Counts that only the tasks
+can determine, such as of classes in a large file, are estimates.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import random
+import re
+import zipfile
+import zlib
+from ast import literal_eval
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from clusterctl.launcher.checks.training_set import about_as_many_lines, count_lines, once
+from clusterctl.shared.record.files import open_regular
+from clusterctl.shared.spec import (
+    GraphClassificationTrain,
+    NodeClassificationTrain,
+    NodeTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+)
+from clusterctl.shared.spec.data_sizes import (
+    IGB_CLASSES,
+    IGB_EDGES,
+    IGB_FEATURES,
+    IGB_NODES,
+    TAOBAO_EVENTS,
+    TAOBAO_ITEMS,
+    TAOBAO_USERS,
+    igb_count,
+    igb_papers,
+)
+from clusterctl.shared.spec.train import IGB_ARRAYS, OGB_ARCHIVES, OGB_TABLES, likeliest
+
+if TYPE_CHECKING:
+    from clusterctl.shared.spec import Job
+
+EdgeType = tuple[str, str, str]
+_FAKE_FEATURES, _FAKE_CLASSES, _FAKE_DEGREE = 64, 10, 10  # PyG's FakeDataset
+_DEGREES = 128  # columns of the one-hot degree
+_TOGETHER = 0.5  # edges between items per event: assumed, since it depends on the events
+_CLASSES = 64  # assumed where no header shows it
+_MOST_HEADER = 1 << 16
+_MOST = 1 << 48
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """The nodes of each type, the edges into them in both directions, and the columns of features.
+
+    The only type of a homogeneous graph is "". For graphs to classify, `graphs` is their number; for pairs of users and
+    items, `events`.
+    """
+
+    nodes: dict[str, int]
+    edges: dict[EdgeType, int]
+    features: int
+    classes: int
+    graphs: int = 0
+    events: int = 0
+    raw: str = field(default="", compare=False)  # the layout that has to be prepared
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self.nodes.values())
+
+    @property
+    def num_edges(self) -> int:
+        return sum(self.edges.values())
+
+
+def data_size(job: Job) -> DataSize | None:
+    """The sizes of the data set of `job`; None if only the tasks can tell, or if files are missing or damaged."""
+    root = None if job.data.root is None else Path(job.data.root)
+    if job.data.load:
+        return None
+    try:
+        match job.train:
+            case SyntheticTrain(avg_num_nodes=about, seed=seed):
+                return _fake(about, seed)
+            case TaobaoTrain(generated=scale) if root or scale:
+                return _taobao(root, scale)
+            case NodeClassificationTrain(model="rgat", generated=scale) if root is None and scale:
+                return _igb({kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_NODES.items()}, {
+                    kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_EDGES.items()
+                }, undirected=job.data.undirected)  # fmt: skip
+            case NodeClassificationTrain(model="rgat") if root:
+                return _igb_files(root, undirected=job.data.undirected)
+            case NodeTrain() | NodeClassificationTrain() if root and (root / "raw" / "reddit_data.npz").exists():
+                return _reddit(root)
+            case NodeTrain() | NodeClassificationTrain() if root:
+                return _ogb(root, undirected=job.data.undirected)
+            case GraphClassificationTrain(features=kind) if root:
+                return _collection(root, kind)
+    except (OSError, ValueError, KeyError, SyntaxError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError):
+        pass  # `data_rules` reports missing files, and the tasks report damaged ones
+    return None
+
+
+def one_type(nodes: int, edges: int, features: int, classes: int, raw: str = "") -> DataSize:
+    """The size of a homogeneous graph."""
+    return DataSize({"": nodes}, {("", "", ""): edges}, features, classes, raw=raw)
+
+
+def _fake(about: int, seed: int) -> DataSize:
+    """PyG's FakeDataset draws the number of nodes first, from the seeded generator of Python."""
+    about = max(about, _FAKE_DEGREE)
+    nodes = random.Random(seed).randint(max(3 * about // 4, _FAKE_DEGREE), 5 * about // 4)
+    return one_type(nodes, 2 * _FAKE_DEGREE * nodes, _FAKE_FEATURES, _FAKE_CLASSES, "fake")
+
+
+def _taobao(root: Path | None, scale: float) -> DataSize:
+    real = root and root / "raw" / "UserBehavior.csv"
+    events = once(about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
+    share = events / TAOBAO_EVENTS
+    nodes = {"user": max(4, round(TAOBAO_USERS * share)), "item": max(4, round(TAOBAO_ITEMS * share))}
+    edges = {("item", "rev_to", "user"): events * 8 // 10, ("item", "to", "item"): round(_TOGETHER * events)}
+    return DataSize(nodes, edges, 0, 2, events=events, raw="taobao")
+
+
+def _igb(nodes: dict[str, int], edges: dict[EdgeType, int], *, undirected: bool) -> DataSize:
+    """Each relation and its reverse; citations count in both directions if they are undirected."""
+    both = {}
+    for (source, name, target), count in edges.items():
+        if source == target:
+            both[source, name, target] = 2 * count if undirected else count
+        else:
+            both[source, name, target] = both[target, f"rev_{name}", source] = count
+    return DataSize(nodes, both, IGB_FEATURES, IGB_CLASSES, raw="igb")
+
+
+def _igb_files(root: Path, *, undirected: bool) -> DataSize:
+    missing = [part for part in IGB_ARRAYS if not (root / part).exists()]
+    if missing:
+        raise ValueError(f"no {missing[0]}")
+    processed = root / "processed"
+    nodes = {kind: (processed / kind / "node_feat.npy").stat().st_size // (4 * IGB_FEATURES) for kind in IGB_NODES}
+    edges = {}
+    for relation in IGB_EDGES:
+        with open_regular(processed / "__".join(relation) / "edge_index.npy") as file:
+            edges[relation] = _shape(file)[0]
+    return _igb(nodes, edges, undirected=undirected)
+
+
+def _reddit(root: Path) -> DataSize:
+    raw = root / "raw"
+    nodes, features = _shape_in(raw / "reddit_data.npz", "feature.npy")
+    (edges,) = _shape_in(raw / "reddit_graph.npz", "row.npy")
+    return one_type(nodes, edges, features, _CLASSES, "reddit")
+
+
+def _ogb(root: Path, *, undirected: bool) -> DataSize:
+    """The tables or the archives of the Open Graph Benchmark; several types of nodes are left to the tasks."""
+    raw = root / "raw"
+    layout = likeliest((OGB_TABLES, OGB_ARCHIVES), root)
+    if any(not any(root.glob(part)) for part in layout):
+        raise ValueError("another layout, or not complete")
+    if layout == OGB_ARCHIVES:
+        nodes, features = _shape_in(raw / "data.npz", "node_feat.npy")
+        edges = max(_shape_in(raw / "data.npz", "edge_index.npy"))
+    else:
+        nodes, edges = (_first_number(raw / f"num-{kind}-list.csv.gz") for kind in ("node", "edge"))
+        with open_regular(raw / "node-feat.csv.gz") as file, gzip.open(file) as text:
+            features = text.readline(_MOST_HEADER).count(b",") + 1
+    return one_type(nodes, 2 * edges if undirected else edges, features, _CLASSES, "ogb")
+
+
+def _collection(root: Path, kind: str) -> DataSize:
+    """A TU data set: text files with a line for each graph, node and edge."""
+    (edges,) = (root / "raw").glob("*_A.txt")
+    name = edges.name.removesuffix("_A.txt")
+    graphs = once(count_lines, root / "raw" / f"{name}_graph_labels.txt")
+    nodes = once(about_as_many_lines, root / "raw" / f"{name}_graph_indicator.txt")
+    features = {"ones": 1, "given": 32}.get(kind, _DEGREES)
+    size = once(about_as_many_lines, edges)
+    return DataSize({"": nodes}, {("", "", ""): size}, features, 2, graphs=graphs, raw="tu")
+
+
+def _first_number(path: Path) -> int:
+    with open_regular(path) as file, gzip.open(file) as text:
+        return min(_MOST, int(text.read(_MOST_HEADER).split()[0]))
+
+
+def _shape_in(archive: Path, member: str) -> tuple[int, ...]:
+    """The shape of an array in an archive of numpy."""
+    with open_regular(archive) as file, zipfile.ZipFile(file) as members, members.open(member) as array:
+        return _shape(array)
+
+
+def _shape(array: IO[bytes]) -> tuple[int, ...]:
+    """The shape in the header of an array of numpy (numpy.lib.format)."""
+    version = array.read(8)[6:7]
+    length = int.from_bytes(array.read(2 if version == b"\x01" else 4), "little")
+    found = re.search(rb"'shape': (\(\d+,[\d, ]*\))", array.read(min(length, _MOST_HEADER)))
+    if found is None:
+        raise ValueError("not an array of numpy")
+    shape: tuple[int, ...] = literal_eval(found[1].decode())
+    if max(shape) > _MOST:
+        raise ValueError("not the size of a data set")
+    return shape
+
+
+def distinct(drawn: float, among: int) -> float:
+    """How many different ones of `among` are expected in `drawn` random ones."""
+    return among * -math.expm1(-drawn / among) if among else 0.0

@@ -1,0 +1,362 @@
+"""The memory that a built-in training needs, by formula from the sizes of its data and its model, before it ever runs.
+
+A node holds one copy of each table that its ranks share; the data set itself is a mapped file, which does not count.
+Each rank holds its part of Python, its weights and their optimizer, prepared batches, what a step computes, and the
+pieces of an evaluation. Without GPUs freed memory is kept (docs/decisions, "Programs and their environment"), and a
+part of it is of no use for tensors of other sizes. `benchmarks/memory_formula.py` compares the formula with runs, and
+docs/benchmarks.md has the result. What it gives for GPUs was never compared with one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.checks.check import Check, warn
+from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct
+from clusterctl.launcher.checks.training_set import training_set
+from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.shared.spec import (
+    Batches,
+    GatOptions,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeClassificationTrain,
+    NodeTrain,
+    TaobaoTrain,
+    batch_key,
+    from_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.launcher.checks.surroundings import Surroundings
+    from clusterctl.shared.spec import Job
+
+MIB = 1 << 20
+# Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
+# hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
+# prepares some data sets.
+_NODE, _RANK, _NUMBA, _PYG = 155 * MIB, 20 * MIB, 28 * MIB, 130 * MIB
+_LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
+_CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
+_COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
+_COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
+_AHEAD = 4  # samples that exist at once
+_AT_ONCE = 16384  # nodes of a piece of an evaluation
+_EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
+_PAIRS_AT_ONCE = 65536
+_ADAM = 4  # values, gradients and two moments
+# The memory in GiB of the smallest GPU of that name, unless its name has a size.
+_GPUS = {"v100": 16, "t4": 16, "a100": 40, "a40": 48, "l40": 48, "h100": 80, "h200": 141, "b200": 180, "mi250": 64}
+_MARGIN = 1.15  # of a request that is proposed: the formula is not exact
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes: of each node to train, of one node of the run that prepares the data set, and of each GPU (0 without)."""
+
+    training: int
+    preparing: int
+    gpu: int = 0
+
+    def __str__(self) -> str:
+        """For a person, with what the numbers are worth."""
+        if self.gpu:
+            host = f"{_size(self.training)} on each node"
+            text = f"about {_size(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
+        else:
+            text = f"about {_size(self.training)} on each node, by formula"
+        return f"memory: {text}; {_size(self.preparing)} on one node of the run that prepares the data set"
+
+
+@dataclass(frozen=True)
+class _Live:
+    """Bytes of a training: tables that the ranks of a node share, and of each rank its weights, samples and so on.
+
+    `evaluation` is what a rank needs only there, `shared_evaluation` what a node does. `graph` is what a GPU holds of
+    the data, and `compiled` tells whether ranks use numba.
+    """
+
+    graph: float
+    shared: float
+    weights: float
+    samples: float
+    step: float
+    evaluation: float
+    shared_evaluation: float
+    compiled: bool = False
+
+
+def estimate(job: Job) -> Estimate | None:
+    """What `job` needs; None for a program or a model of the user's own, and if its data is not known here."""
+    train, resources = job.train, job.resources
+    size = data_size(job) if isinstance(train, LoopTrain) and not job.has_own_model else None
+    if size is None or not isinstance(train, LoopTrain):
+        return None
+    tasks = resources.tasks_per_node or 1
+    live = _live(job, size, Batches(train, resources.nodes * tasks))
+    if live is None:
+        return None
+    imports, prepared = _preparing(size)
+    if resources.gpus_per_node and train.device != "cpu":
+        host = _NODE + tasks * (_CUDA_HOST + live.samples)
+        return Estimate(
+            round(host),
+            round(host + imports + prepared),
+            round(_CUDA + live.graph + live.shared + live.weights + live.step + live.samples
+                  + live.evaluation + live.shared_evaluation),
+        )  # fmt: skip
+    less, more = sorted((live.step, live.evaluation))
+    data = live.weights + live.samples + more + _LEFT * less
+    rank = _RANK + (_NUMBA if live.compiled else 0) + data
+    training = _NODE + live.shared + live.shared_evaluation + tasks * rank
+    return Estimate(round(training), round(training + imports + max(0.0, prepared - data)))
+
+
+def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str]:
+    """The setting of a batch, a power of two, with which `job` needs at most `fits` bytes; empty if none does."""
+    train = job.train
+    if not isinstance(train, LoopTrain):
+        return {}
+    key = batch_key(train)
+    size = getattr(train, key) or 0
+    least = job.resources.nodes * (job.resources.tasks_per_node or 1) if key == "global_batch_size" else 1
+    tried = 1 << max(0, size.bit_length() - 1)
+    while tried >= max(1, least):
+        changes: Any = {key: tried}
+        found = estimate(replace(job, train=replace(train, **changes))) if tried < size else None
+        if found and (found.gpu if on_gpu else found.training) <= fits:
+            return {f"train.{key}": str(tried)}
+        tried //= 2
+    return {}
+
+
+def memory_rules(found: Surroundings) -> Iterator[Check]:
+    """Warnings if training does not fit into the requested memory, into the largest node, or into a GPU."""
+    wanted = found.wanted
+    if wanted is None or (needed := wanted.memory) is None:
+        return
+    job = wanted.resolved.job
+    asked, resources = asked_of(job.resources), job.resources
+    largest = max((node.memory for node in wanted.nodes), default=0) * MIB
+    shared_by = 1 if found.cluster.is_slurm else resources.nodes  # the emulator's nodes share this machine
+    fits, whose = (asked.memory or 0) * MIB, "are requested"
+    if not fits:
+        fits, whose = largest // shared_by, f"the largest of {wanted.where} has"
+    if 0 < fits < needed.training:
+        request = -(-round(needed.training * _MARGIN) // (1 << 30))
+        ways = [f"resources.memory={request}G"] * (request << 30 <= largest // shared_by and bool(resources.memory))
+        ways += [f"{key}={value}" for key, value in smaller_batch(job, fits).items()]
+        text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
+        there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
+        hint = " or ".join(f"--set {way}" for way in ways) or _HINT
+        yield warn("memory", f"{text}; {there}", hint)
+    if needed.gpu and (most := gpu_bytes(asked.gpu_type)) and most < needed.gpu:
+        text = (
+            f"may not fit: by a formula that was never compared with a GPU, it takes about {_size(needed.gpu)} of each"
+        )
+        ways = [f"{key}={value}" for key, value in smaller_batch(job, most, on_gpu=True).items()]
+        hint = " or ".join(f"--set {way}" for way in ways) or _HINT
+        yield warn("memory", f"{text}; {asked.gpu_type} has {_size(most)}", hint)
+
+
+_HINT = "features may stay on disk (data.cache) or be split over the nodes (data.placement); try it: submit --probe"
+
+
+def gpu_bytes(kind: str) -> int:
+    """The memory of GPUs of this type, as Slurm names it; 0 if the name does not tell."""
+    if found := re.search(r"(?<![a-z0-9])(\d+)gb(?![a-z0-9])", kind.lower()):
+        return int(found[1]) << 30
+    return next((size << 30 for name, size in _GPUS.items() if name in kind.lower()), 0)
+
+
+def _live(job: Job, size: DataSize, batches: Batches) -> _Live | None:
+    train, examples = batches.train, training_set(job)
+    batch = min(batches.per_rank, examples.size if examples else batches.per_rank)
+    match train:
+        case NodeTrain():
+            return _network(job, size, train, batch, batches.ranks)
+        case NodeClassificationTrain(model="gat" | "rgat"):
+            return _attention(job, size, train, batch, batches.ranks)
+        case TaobaoTrain():
+            return _recommender(size, train, batch, batches.ranks)
+        case GraphClassificationTrain(model="gin" | "plain"):
+            return _isomorphism(size, train, batch, batches.ranks)
+    return None
+
+
+def _bytes(train: LoopTrain) -> tuple[int, int]:
+    """Of a feature or an activation, and of a weight."""
+    return {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 4)}[train.precision]
+
+
+def hops(seeds: float, fan_out: Sequence[int], nodes: int, edges: int) -> tuple[list[float], list[float]]:
+    """The expected nodes of a sample after each hop, beginning with the seeds, and the edges of each hop."""
+    found, drawn, degree = [float(min(seeds, nodes))], [], edges / max(1, nodes)
+    for count in fan_out:
+        taken = found[-1] * (degree if count < 0 else min(count, degree))
+        drawn.append(taken)
+        found.append(min(float(nodes), found[-1] + distinct(taken, nodes) * (1 - found[-1] / max(1, nodes))))
+    return found, drawn
+
+
+def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int) -> _Live:
+    """Two or three layers of GraphSAGE or a GCN (engine/graph/convolutions.py, engine/graph/inference.py)."""
+    value, weight = _bytes(train)
+    nodes, own = size.num_nodes, -(-size.num_nodes // ranks)
+    widths = [size.features, *[train.hidden_channels] * (len(train.fan_out) - 1), size.classes]
+    table = nodes * size.features * value
+    cached = train.cache_first_aggregation
+    copied = train.precision != ("bfloat16" if job.data.disk_precision == "bfloat16" else "float32")
+    in_memory = job.data.cache_bytes is None and not job.data.is_split
+    shared = (table if copied and in_memory else 0) + (table if cached else 0) + (job.data.cache_bytes or 0)
+    fan_out = (*train.fan_out[:-1], 0) if cached else train.fan_out
+    reached, drawn = hops(batch, fan_out, nodes, size.num_edges)
+    targets = reached[-2::-1]  # of each layer, the outermost first
+    step = 2 * targets[0] * size.features * value
+    step += 0 if in_memory else 2 * reached[-1] * size.features * value
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        step += targets[layer] * (5 * after + (2 * before if layer else 0)) * weight
+    parameters = sum(before * after for before, after in pairwise(widths)) * (2 if train.model == "sage" else 1)
+    piece, evaluation, shared_evaluation = min(own, _AT_ONCE), 0.0, 0.0
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        last, sends = layer == len(widths) - 2, min(before, after)
+        is_table = not (layer == 0 and (cached or after >= before))
+        evaluation = max(
+            evaluation,
+            ((own * before if layer else 0) + piece * (sends + 3 * after) + (2 * own * after if not last else 16 * own))
+            * weight,
+        )
+        shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
+    degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
+    return _Live(
+        graph=table + 4 * size.num_edges + 8 * nodes,
+        shared=shared,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees,
+        samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
+        step=step,
+        evaluation=evaluation,
+        shared_evaluation=shared_evaluation,
+        compiled=size.num_edges >= _COMPILED_EDGES,
+    )
+
+
+def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, ranks: int) -> _Live:
+    """Layers of GATv2, one for each relation (engine/graph/attention.py, engine/graph/rgat.py)."""
+    options = from_record(GatOptions, train.options)
+    value, weight = _bytes(train)
+    width, layers = options.heads * options.hidden, len(train.fan_out)
+    nodes, own = size.num_nodes, -(-size.num_nodes // ranks)
+    reached = dict.fromkeys(size.nodes, 0.0) | {next(iter(size.nodes)): float(batch)}  # papers, of several types
+    before_hop, drawn = [reached], []
+    for count in train.fan_out:
+        edges = {
+            kind: reached[kind[2]] * min(count if count >= 0 else total, total / max(1, size.nodes[kind[2]]))
+            for kind, total in size.edges.items()
+        }
+        reached = {
+            kind: min(
+                float(size.nodes[kind]),
+                number + distinct(sum(taken for edge, taken in edges.items() if edge[0] == kind), size.nodes[kind]),
+            )
+            for kind, number in reached.items()
+        }
+        before_hop.append(reached)
+        drawn.append(edges)
+    step = sum(before_hop[-1].values()) * size.features * value  # gathered
+    for layer in range(layers):
+        out = width if layer < layers - 1 else size.classes * options.output_heads
+        of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
+        rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
+        products = sum(of_edges.values()) * out
+        step += (4 * rows * out + (products if products >= _COMPILED_PRODUCTS else 6 * products)) * weight
+    parameters = 0
+    for layer in range(layers):
+        into = size.features if layer == 0 else width
+        out = width if layer < layers - 1 else size.classes * options.output_heads
+        parameters += len(size.edges) * into * out * (3 if options.residual else 2)
+    largest = max(size.nodes.values())
+    evaluation = (3 * min(_EDGES_AT_ONCE, size.num_edges) + 3 * own) * width * weight
+    table = nodes * size.features * value
+    shared = (table if train.precision != "float32" and job.data.cache is None else 0) + (job.data.cache_bytes or 0)
+    return _Live(
+        graph=table + 4 * size.num_edges + 8 * nodes,
+        shared=shared,
+        weights=parameters * weight * (_ADAM + bool(train.patience)),
+        samples=_AHEAD
+        * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
+        step=step,
+        evaluation=evaluation,
+        shared_evaluation=largest * width * value,
+        compiled=size.num_edges >= _COMPILED_EDGES,
+    )
+
+
+def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
+    """Rows of all users and items, split over the ranks, and pairs (engine/training/objectives/link.py)."""
+    value, weight = _bytes(train)
+    width = train.hidden_channels
+    own = -(-size.num_nodes // ranks) * width
+    users, items = size.nodes["user"], size.nodes["item"]
+    of_user = size.edges["item", "rev_to", "user"] / users
+    together = size.edges["item", "to", "item"] / items
+    first, second = (float("inf") if count < 0 else count for count in train.fan_out)
+    seen = distinct(batch, users), distinct(2 * batch, items)
+    drawn = seen[0] * min(first, of_user) + seen[1] * min(first, together)
+    reached = distinct(drawn, items) + seen[1]
+    more = reached * min(second, together)
+    rows = seen[0] + min(items, reached + distinct(more, items))
+    pairs = size.events / 10
+    return _Live(
+        graph=4 * size.num_edges + 8 * size.num_nodes + 16 * size.events * 4 / 10,
+        shared=0,
+        weights=own * weight * (3 + bool(train.patience)),
+        samples=_AHEAD * (16 * (drawn + more) + 24 * rows),
+        step=(6 * rows + 8 * 2 * batch) * width * weight,
+        evaluation=(size.num_nodes // ranks * 3 + 4 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
+        + 8 * 8 * size.events / 10,
+        shared_evaluation=2 * size.num_nodes * width * value,
+        compiled=size.num_edges >= _COMPILED_EDGES,
+    )  # fmt: skip
+
+
+def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ranks: int) -> _Live:
+    """Networks of graphs, whose first neighbourhood sum every rank has (engine/graph/gin.py)."""
+    _, weight = _bytes(train)
+    nodes, edges = size.num_nodes / max(1, size.graphs), size.num_edges / max(1, size.graphs)
+    width = train.hidden_channels
+    table = size.num_nodes * size.features
+    tested = min(size.graphs / 5 / ranks * nodes, float(1 << 18))
+    return _Live(
+        graph=table * weight,
+        shared=0,
+        weights=(size.features + 2 * width * train.layers) * width * weight * _ADAM,
+        samples=_AHEAD * batch * (24 * nodes + 16 * edges),
+        step=batch * nodes * (size.features + 8 * width * train.layers) * weight,
+        evaluation=tested * (size.features + 4 * width) * weight + 5 * table * weight + 40 * size.num_edges,
+        shared_evaluation=0,
+    )
+
+
+def _preparing(size: DataSize) -> tuple[float, float]:
+    """Of the rank that reads the data set's own format and writes the prepared file: libraries, and data."""
+    edges, nodes, features = size.num_edges, size.num_nodes, size.num_nodes * size.features * 4
+    match size.raw:
+        case "fake" | "reddit":  # PyG's classes, and then the edges in order
+            return _PYG, 100 * edges + 3 * features
+        case "tu":
+            return _PYG, 100 * edges + 8 * features + 20_000 * size.graphs
+        case "ogb":  # engine/data/ogb.py
+            return 0, 4 * edges + 60 * nodes + 400 * MIB
+        case "igb":
+            return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
+    return 0, 80 * size.events  # of Taobao: engine/data/taobao.py
+
+
+def _size(size: float) -> str:
+    """1.3 GiB, 640 MiB."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / MIB:.0f} MiB"

@@ -1,0 +1,45 @@
+"""What a submission says of a training that does not fit into the memory, by formula."""
+
+from __future__ import annotations
+
+from support.mistake import Desk
+
+import clusterctl
+
+GIB = 1 << 30
+LARGE = 'workload = "synthetic"\n[train]\navg_num_nodes = 2000000\nbatch_size = 16384\n[resources]\nmemory = "{}"\n'
+
+
+def test_what_does_not_fit_is_said_before_the_queue_with_settings_that_fit(desk: Desk) -> None:
+    desk.write("job.toml", LARGE.format("2G"))
+    needed = clusterctl.plan("./job.toml").memory
+    assert needed is not None
+    assert needed.training > 2 * GIB
+    code, _, err = desk.type("submit ./job.toml --dry-run=slurm")
+    assert code == 0, err
+    assert "does not fit: by formula, training needs about" in err
+    (hint,) = [line for line in err.splitlines() if "--set train.batch_size=" in line]
+    settings = [word for word in hint.split() if word.startswith(("resources.", "train."))]
+    assert settings
+    for setting in settings:
+        code, _, err = desk.type(f"submit ./job.toml --dry-run=slurm --set {setting}")
+        assert "does not fit" not in err, setting
+    assert f"memory: {str(needed).partition(': ')[2]}" in desk.type("submit ./job.toml --dry-run")[2]
+
+
+def test_what_fits_is_not_mentioned(desk: Desk) -> None:
+    desk.write("job.toml", LARGE.format("64G").replace("2000000", "2000").replace("64G", "1G"))
+    assert "memory" not in " ".join(check.name for check in clusterctl.plan("./job.toml").verify())
+
+
+def test_a_gpu_that_is_too_small_is_said_as_unverified(desk: Desk) -> None:
+    desk.write(
+        "cluster/gpus.toml", 'kind = "emulator"\n[emulator]\nnodes = 1\ncpus_per_node = 4\ngpus_per_node = "t4:1"\n'
+    )
+    text = 'workload = "synthetic"\n[train]\navg_num_nodes = 60000000\nbatch_size = 4096\n[resources]\n'
+    desk.write("job.toml", text + 'nodes = 1\ngpus_per_node = "t4:1"\n')
+    checks = clusterctl.plan("./job.toml", cluster="gpus").verify()
+    assert any("may not fit: by a formula that was never compared with a GPU" in check.message for check in checks)
+    found = clusterctl.plan("./job.toml", cluster="gpus").memory
+    assert found is not None
+    assert "never compared with a GPU" in str(found)
