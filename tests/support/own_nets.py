@@ -13,6 +13,7 @@ from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.graph.hops import Hop
 from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.graph.typed_hops import TypedHop
 from clusterctl.pyg import Dropout, dropout
 
 
@@ -257,3 +258,26 @@ class Typed(nn.Module):
                 found[target] = found[target] + conv["__".join(relation)]((rows[source], rows[target]), edges)
             rows = {kind: x.relu() for kind, x in found.items()}
         return self.head(rows["paper"])  # type: ignore[no-any-return]
+
+
+class TypedLayers(nn.Module):
+    """Means over each relation, layer by layer, with dropout of all types by node."""
+
+    def __init__(self, in_channels: dict[str, int], edge_types: list[tuple[str, str, str]], out_channels: int) -> None:
+        super().__init__()
+        self.encode = nn.ModuleDict({kind: nn.Linear(width, 6) for kind, width in in_channels.items()})
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({"__".join(relation): SAGEConv(6, 6) for relation in edge_types}) for _ in range(2)
+        )
+        self.head = nn.Linear(6, out_channels)
+
+    def layer(self, i: int, hop: TypedHop, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        if i == 0:
+            x = {kind: self.encode[kind](rows) for kind, rows in hop.dropout(x, 0.3).items()}
+        found = {kind: x[kind][:count] for kind, count in hop.targets.items() if kind in x}
+        for (source, name, target), edges in hop.edge_index_dict.items():
+            if edges.size(1):
+                conv = self.convs[i]["__".join((source, name, target))]
+                found[target] = found[target] + conv((x[source], x[target][: hop.targets[target]]), edges)
+        found = {kind: rows.relu() for kind, rows in found.items()}
+        return {"paper": self.head(found["paper"])} if i else found

@@ -123,6 +123,15 @@ class FetchesByType:
         """Request the rows of these nodes (int64) of each type."""
         return self._fetches.fetch(nodes)
 
+    def settle(self) -> None:
+        """As `Features.settle`. All types share one exchange, so their rounds go on until all types are settled."""
+        self._fetches.after(self._answer_others)
+
+    def _answer_others(self) -> None:
+        split = [features for features in self._features.values() if isinstance(features, SplitFeatures)]
+        while any([features.answer() for features in split]):  # one round of each type, as in a fetch
+            pass
+
     def _gather(self, nodes: Tables) -> Fetched[Tables]:
         found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}
         # The metrics of all types: their bytes, and the rate of all rows.
