@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.sources import Features
-    from clusterctl.engine.graph.storage import EdgeType, G, LabelledHeteroGraph
+    from clusterctl.engine.graph.storage import EdgeType, G, H
     from clusterctl.engine.task.task import Task
 
 
@@ -60,7 +60,7 @@ def placed(
 
 
 def placed_by_type(
-    graph: LabelledHeteroGraph,
+    graph: H,
     task: Task,
     dtype: torch.dtype,
     cache: int | None,
@@ -68,7 +68,7 @@ def placed_by_type(
     fan_outs: Mapping[EdgeType, Sequence[int]],
     *,
     split: bool = False,
-) -> tuple[LabelledHeteroGraph, dict[str, Features], FetchesByType | None]:
+) -> tuple[H, dict[str, Features], FetchesByType | None]:
     """Like `placed`, for the features of each node type; they share the `cache`, which serves the most visits per byte.
 
     The last result fetches rows of all types; None if all are in memory. A collective, like `placed`.
