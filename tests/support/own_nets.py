@@ -296,10 +296,15 @@ def shop() -> HeteroData:
         own = nn.functional.one_hot(kind[name], width)
         data[name].x = own + torch.randn(counts[name], width, generator=made) / 2
     data["tag"].num_nodes = counts["tag"]
-    for source, name, target, edges in (("user", "buys", "item", 400), ("item", "has", "tag", 60), ("user", "knows", "user", 90)):
+    for source, name, target, edges in (
+        ("user", "buys", "item", 400),
+        ("item", "has", "tag", 60),
+        ("user", "knows", "user", 90),
+    ):
         ends = torch.stack([torch.randint(counts[end], (edges,), generator=made) for end in (source, target)])
         alike = kind[source][ends[0]] == kind[target][ends[1]]
-        data[source, name, target].edge_index = ends[:, alike | (torch.rand(edges, generator=made) < 0.1)]
+        kept = alike | (torch.rand(edges, generator=made) < 0.1)
+        data[source, name, target].edge_index = torch.unique(ends[:, kept], dim=1)
     return ToUndirected()(data)  # type: ignore[no-any-return]
 
 

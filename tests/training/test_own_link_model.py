@@ -535,7 +535,10 @@ def test_pygs_autoencoders_have_the_losses_of_their_examples(
     torch.manual_seed(0)
     trained.own_training.begin_step(trained._seed, batch.epoch, batch.step)  # the same random numbers
     z = net.encode(graph.x.double()[sample.places], sample.edge_index)
-    positive, negative = prepared.scored.pairs[:, prepared.scored.y == 1], prepared.scored.pairs[:, prepared.scored.y == 0]
+    positive, negative = (
+        prepared.scored.pairs[:, prepared.scored.y == 1],
+        prepared.scored.pairs[:, prepared.scored.y == 0],
+    )
     expected = net.recon_loss(z, positive, negative) / 2
     if model == "variational":
         expected = expected + net.kl_loss() / graph.num_nodes

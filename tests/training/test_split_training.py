@@ -66,7 +66,8 @@ with joined(Context(record, attempt=current_attempt())) as task:
         own=(OwnNodeClassification, graph, own), gat=(OwnNodeClassification, graph, gat),
         rgat=(RelationNodeClassification, academy, rgat), rgat_bare=(RelationNodeClassification, bare, rgat),
         typed=(TypedNodeClassification, bare, typed), typed_pieces=(TypedNodeClassification, academy, pieces),
-        typed_layers=(TypedNodeClassification, bare, layers), dated=(TypedNodeClassification, dated, typed), link=(OwnLinkPrediction, links, link),
+        typed_layers=(TypedNodeClassification, bare, layers), dated=(TypedNodeClassification, dated, typed),
+        link=(OwnLinkPrediction, links, link),
     )
     result = {{}}
     for name, (kind, data, train) in trainings.items():

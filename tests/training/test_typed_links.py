@@ -7,6 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ TRAIN = LinkPredictionTrain(
     model="users:ShopNet", fan_out=(-1, -1), batch_size=16, precision="float64", embedding_width=5
 )
 KNOWS = ("user", "knows", "user")
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "pyg"
 
 
 class OfBoth(ShopNet):
@@ -237,16 +239,29 @@ def test_edges_between_nodes_of_one_type_are_predicted_too(lone_task: Task) -> N
         assert not hidden & {*map(tuple, sample.places["user"][sample.edge_index[KNOWS]].t().tolist())}
 
 
-def test_it_learns_and_features_on_disk_give_the_same(parts: Any, lone_task: Task, tmp_path: Path) -> None:
+def test_the_best_score_is_nearly_reached_and_not_exceeded(lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = import_module("purchases")
+    graph = typed_link_graph(example.load(), "purchases:load", notes := [])
+    assert [note for note in notes if "leak" in note] == []
+    train = LinkPredictionTrain(
+        model="purchases:Net", fan_out=(10, 5), epochs=6, batch_size=256, lr=0.01, embedding_width=16
+    )
+    score = fit(TypedLinkPrediction(graph, train, lone_task), train, lone_task)
+    sys.modules.pop("purchases")
+    spread = 3 * (1 / (6 * graph.test.size(1))) ** 0.5  # of a mean of so many ranks
+    assert example.BEST - 0.1 < score.value < example.BEST + spread
+
+
+def test_features_on_disk_give_the_same(parts: Any, lone_task: Task, tmp_path: Path) -> None:
     graph = typed_link_graph(parts, "my:load")
     save(graph, tmp_path / "graph.pt")
-    train = replace(TRAIN, model="support.own_nets:ShopNet", fan_out=(4, 3), epochs=5, batch_size=60, lr=0.02)
+    train = replace(TRAIN, model="support.own_nets:ShopNet", fan_out=(4, 3), epochs=2, batch_size=60, lr=0.02)
     scores = [
         fit(TypedLinkPrediction(one, train, lone_task, cache), train, lone_task)
         for one, cache in ((graph, None), (load(TypedLinkGraph, tmp_path / "graph.pt"), 300))
     ]
     assert scores[0] == scores[1]
-    assert scores[0].value > 0.8
 
 
 def test_data_may_be_the_users_alone(lone_task: Task) -> None:
@@ -265,7 +280,8 @@ def test_data_may_be_the_users_alone(lone_task: Task) -> None:
     )
     assert trained.seeds.numel() == split[0][BUYS].edge_index.size(1)
     assert [note for note in notes if note.startswith("val: no pair")]
-    assert trained.loss(batch := whole_step(trained), trained.prepare(batch)).isfinite()
+    batch = whole_step(trained)
+    assert trained.loss(batch, trained.prepare(batch)).isfinite()
     trained._rows._embeddings.table.collect()  # type: ignore[union-attr]
     assert trained.evaluate(["val", "test"])["test"].total == 40
 
@@ -329,15 +345,25 @@ def put(which: int, kind: Any, attribute: str, value: Any) -> Callable[[list[Het
         (put(2, "tag", "num_nodes", 7), "test: its nodes are not those of train"),
         (put(1, "tag", "x", torch.zeros(6, 1)), "val: its nodes are not those of train"),
         (put(1, ("tag", "of", "user"), "edge_index", torch.zeros(2, 1, dtype=torch.int64)), "only one of it and train"),
-        (put(1, BUYS, "edge_label_index", torch.tensor([[40], [0]])), "val: user, buys, item: edge_label_index has sour"),
+        (
+            put(1, BUYS, "edge_label_index", torch.tensor([[40], [0]])),
+            "val: user, buys, item: edge_label_index has sour",
+        ),
         (put(1, BUYS, "edge_label_index", torch.tensor([[0], [30]])), "edge_label_index has targets from 30 to 30"),
         (put(1, BUYS, "edge_label", torch.ones(3)), r"val: user, buys, item: edge_label has shape \[3\]"),
         (put(1, BUYS, "edge_label", torch.full((40,), 4)), "edge_label has values such as 4|edge_label has shape"),
         (put(1, KNOWS, "edge_label_index", torch.zeros(2, 1, dtype=torch.int64)), "val: it has edge_label_index of"),
         (put(0, KNOWS, "edge_label_index", torch.zeros(2, 1, dtype=torch.int64)), "train: it has edge_label_index of"),
-        (put(0, BUYS, "edge_index", torch.tensor([[0], [-1]])), "train: user, buys, item: edge_index has targets from -1"),
+        (
+            put(0, BUYS, "edge_index", torch.tensor([[0], [-1]])),
+            "train: user, buys, item: edge_index has targets from -1",
+        ),
         (put(0, "user", "x", torch.full((40, 3), torch.nan)), "train: user: x has NaN"),
-        (lambda parts: parts[1][BUYS].pop("edge_label_index"), "val: it has edge_label_index of no type"),
+        (lambda parts: parts[1][BUYS].pop("edge_label_index"), "val: user, buys, item: it has no edge_label_index"),
+        (
+            lambda parts: [parts[1][BUYS].pop(f"edge_label{end}") for end in ("", "_index")],
+            "edge_label_index of no type",
+        ),
         (lambda parts: parts[2].__delitem__("user"), "test: "),
     ],
 )
@@ -374,7 +400,10 @@ def changed(**methods: Any) -> type:
             "encode gives rows of user",
         ),
         ({"encode": lambda self, *rest: None}, r"it is unknown what \*rest takes"),
-        ({"encode": lambda self, x_dict, edge_index_dict: {k: x[1:] for k, x in x_dict.items()}}, "where a row for each"),
+        (
+            {"encode": lambda self, x_dict, edge_index_dict: {k: x[1:] for k, x in x_dict.items()}},
+            "where a row for each",
+        ),
         ({"layer": lambda self, i, hop, x: x}, "has layer"),
     ],
 )

@@ -120,7 +120,7 @@ class Frame:
     def __getitem__(self, names: Any) -> Any:
         return Column(self._columns[names]) if isinstance(names, str) else Frame(**{n: self._columns[n] for n in names})
 
-    def to_numpy(self, dtype: Any, na_value: float) -> Any:  # noqa: ARG002 - of pandas
+    def to_numpy(self, dtype: Any, na_value: float) -> Any:
         return np.stack([*self._columns.values()], 1).astype(dtype)
 
 

@@ -18,7 +18,7 @@ BUYS = ("user", "buys", "item")
 
 
 def auc_of_kinds(alike, others):
-    """The AUC of telling pairs of one kind from others, if so many of the pairs with an edge, and without, are alike."""
+    """The AUC of telling pairs of one kind from others: the shares that are alike of pairs with an edge, and without."""
     return alike * (1 - others) + (alike * others + (1 - alike) * (1 - others)) / 2
 
 
@@ -41,7 +41,9 @@ def load(_=None):
     ):
         ends = torch.randint(NODES[source], (edges,))
         alike = torch.rand(edges) < ALIKE
-        wanted = torch.where(alike, kind[source][ends], (kind[source][ends] + torch.randint(1, KINDS, (edges,))) % KINDS)
+        wanted = torch.where(
+            alike, kind[source][ends], (kind[source][ends] + torch.randint(1, KINDS, (edges,))) % KINDS
+        )
         chosen = [torch.nonzero(kind[target] == one).view(-1) for one in range(KINDS)]
         others = torch.stack([chosen[one][torch.randint(len(chosen[one]), ())] for one in wanted.tolist()])
         data[source, name, target].edge_index = torch.unique(torch.stack([ends, others]), dim=1)

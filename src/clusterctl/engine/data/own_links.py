@@ -105,7 +105,9 @@ def _of_parts(given: Given, parts: Mapping[str, Any]) -> LinkGraph:
             what = f"{lacking_it}: it has no {name} that can be used, and others have"
             raise given.wrong(what, "give it to all three, with a finite number for each edge, or to none")
         messages[split] = _messages(edges, nodes, attributes)
-        pairs[split] = _examples(given, data, (nodes, nodes), where) if _is_labelled(data) else _Pairs(edges, edges[:, :0])
+        pairs[split] = (
+            _examples(given, data, (nodes, nodes), where) if _is_labelled(data) else _Pairs(edges, edges[:, :0])
+        )
         if split != "train" and not _is_labelled(data):
             raise given.wrong(f"{where}it has no edge_label_index", _HINT)
         _check_has_edges(given, pairs[split], where)
@@ -159,7 +161,7 @@ def typed_link_graph(result: Any, name: str, notes: list[str] | None = None) -> 
     parts = given.parts(result, is_graph)
     if not parts:
         given.single(result, "HeteroData")
-        hint = "return RandomLinkSplit(edge_types=[TYPE], rev_edge_types=[ITS REVERSE])(data), of torch_geometric.transforms"
+        hint = "return what PyG's RandomLinkSplit(edge_types=[TYPE], rev_edge_types=[ITS REVERSE]) makes of it"
         raise given.wrong("it returned one graph of several types: which edges are to be predicted?", hint)
     parts = {split: given.single(part, "HeteroData") for split, part in parts.items()}
     edge_type = _predicted_type(given, parts)
@@ -168,7 +170,9 @@ def typed_link_graph(result: Any, name: str, notes: list[str] | None = None) -> 
     pairs, sides = {}, (0, 0)
     for split, data in parts.items():
         where = f"{split}: "
-        own_nodes, messages[split] = _messages_by_type(given if split == "train" else Given(name), data, edge_type, where)
+        own_nodes, messages[split] = _messages_by_type(
+            given if split == "train" else Given(name), data, edge_type, where
+        )
         if split == "train":
             nodes, sides = own_nodes, (own_nodes["num_nodes"][edge_type[0]], own_nodes["num_nodes"][edge_type[2]])
         _check_same(given, (nodes, messages["train"]), (own_nodes, messages[split]), where)

@@ -67,7 +67,10 @@ def relations_of(
 
 
 def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a `HeteroGraph` that are about nodes, and those about edges; `part` begins messages. Raises TaskError."""
+    """The fields of a `HeteroGraph` that are about nodes, and those about edges. Raises TaskError.
+
+    `part` begins the messages.
+    """
     x, counts, times = {}, {}, {}
     for kind in data.node_types:
         store, where = data[kind], f"{part}{kind}: "

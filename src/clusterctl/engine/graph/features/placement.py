@@ -129,7 +129,7 @@ class FetchesByType:
 
     def _answer_others(self) -> None:
         split = [features for features in self._features.values() if isinstance(features, SplitFeatures)]
-        while any([features.answer() for features in split]):  # one round of each type, as in a fetch
+        while sum(features.answer() for features in split):  # one round of each type, as in a fetch
             pass
 
     def _gather(self, nodes: Tables) -> Fetched[Tables]:

@@ -111,9 +111,7 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
                 found[kind] += ends.bincount(minlength=count) + train.negatives * len(ends) / count
             return found
 
-        self._rows = TypedRows(
-            graph, task, self._precision, embeddings, cache, start, train.fan_out, split=split
-        )
+        self._rows = TypedRows(graph, task, self._precision, embeddings, cache, start, train.fan_out, split=split)
         self._graph = self._rows.graph
         self._known = without_edge(self._graph)
         self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace)

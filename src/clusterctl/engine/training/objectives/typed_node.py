@@ -129,7 +129,9 @@ class TypedRows:
     def of(self, places: Tables) -> Tables:
         """The rows of these nodes of all types in an evaluation, by one rank; `settle` follows."""
         rows = self._fetches.fetch(places).rows() if self._fetches else {}
-        return {kind: rows[kind] if kind in rows else self._whole[kind].fetch(own).rows() for kind, own in places.items()}
+        return {
+            kind: rows[kind] if kind in rows else self._whole[kind].fetch(own).rows() for kind, own in places.items()
+        }
 
     def stored(self, subgraph: TypedSubgraph) -> Tables:
         """Rows for a trial, by one rank: features as stored, and something else for embeddings."""

@@ -161,7 +161,10 @@ class TypedModel(OwnModel):
             if name not in found:
                 why, hint = "the data has no times", f"give {name} a default, or set time of the nodes or edges"
                 if name == "batch_size":
-                    why, hint = f"there are seeds of {' and of '.join(self.kinds)}", "give it a default, or leave it out"
+                    why, hint = (
+                        f"there are seeds of {' and of '.join(self.kinds)}",
+                        "give it a default, or leave it out",
+                    )
                 raise TaskError(f"{self.name}: {self.form.written}: nobody fills {name}, since {why}", hint, Cause.USER)
         return [], {name: found[name] for name in self.form.names if name in found}
 
