@@ -18,7 +18,7 @@ BUYS = ("user", "buys", "item")
 
 
 def auc_of_kinds(alike, others):
-    """The AUC of telling pairs of one kind from others: the shares that are alike of pairs with an edge, and without."""
+    """The AUC of telling alike pairs apart, from their shares among pairs with an edge and without."""
     return alike * (1 - others) + (alike * others + (1 - alike) * (1 - others)) / 2
 
 
