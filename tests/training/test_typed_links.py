@@ -239,6 +239,7 @@ def test_edges_between_nodes_of_one_type_are_predicted_too(lone_task: Task) -> N
         assert not hidden & {*map(tuple, sample.places["user"][sample.edge_index[KNOWS]].t().tolist())}
 
 
+@pytest.mark.long
 def test_the_best_score_is_nearly_reached_and_not_exceeded(lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     example = import_module("purchases")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.contrib.utils import from_relbench
 from torch_geometric.data import Data, HeteroData
 
 from clusterctl.engine.data.own_relations import relations_of
@@ -147,14 +147,17 @@ class Column:
         return self.values if dtype is None else self.values.astype(dtype)
 
 
-def database(times: list[str]) -> Any:
-    """Customers, and reviews with times, of which one has no customer."""
+def from_database(times: list[str]) -> HeteroData:
+    """What PyG makes of customers, and reviews with times, of which one has no customer."""
+    with warnings.catch_warnings(action="ignore"):  # PyG warns that it is experimental
+        from torch_geometric.contrib.utils import from_relbench
     customers = Namespace(df=Frame(id=[0, 1, 2], age=[20.0, 30.0, 40.0]), pkey_col="id", time_col=None)
     customers.fkey_col_to_pkey_table = {}
     reviews = Namespace(pkey_col="id", time_col="date", fkey_col_to_pkey_table={"customer": "customers"})
     dates = np.array(times, dtype="datetime64[ns]")
     reviews.df = Frame(id=[0, 1, 2, 3], customer=[0.0, 2.0, np.nan, 0.0], date=dates)
-    return Namespace(table_dict={"customers": customers, "reviews": reviews})
+    data: HeteroData = from_relbench(Namespace(table_dict={"customers": customers, "reviews": reviews}))
+    return data
 
 
 class Rows:
@@ -175,7 +178,7 @@ def test_a_database_of_relbench_is_such_data() -> None:
     code = next(block for block in guide.split("```python\n") if block.startswith("# from_relbench.py")).split("```")[0]
     own: dict[str, Any] = {}
     exec(code, own)
-    data = own["with_task"](from_relbench(database(["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-09"])), Rows())
+    data = own["with_task"](from_database(["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-09"]), Rows())
     graph = relations_of(data, "load", notes := [])
     assert notes == []
     assert graph.num_nodes == {"customers": 3, "reviews": 4}
@@ -194,7 +197,7 @@ def test_a_database_of_relbench_is_such_data() -> None:
 
 
 def test_a_missing_date_of_a_database_is_refused() -> None:
-    data = from_relbench(database(["2024-01-01", "NaT", "2024-01-03", "2024-01-09"]))
+    data = from_database(["2024-01-01", "NaT", "2024-01-03", "2024-01-09"])
     data["customers"].y = torch.tensor([0, 1, 0])
     for number, name in enumerate(("train", "val", "test")):
         data["customers"][f"{name}_mask"] = torch.arange(3) == number

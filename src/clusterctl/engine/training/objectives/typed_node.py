@@ -356,6 +356,7 @@ class TypedNodeClassification(Objective[TypedSample]):
     """Trains the model `train.model` on examples of one node type of a graph with several types."""
 
     own_training: OwnTraining
+    _graph: LabelledHeteroGraph
 
     def __init__(
         self,
