@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch_geometric import seed_everything
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv, SAGEConv, global_add_pool
-from torch_geometric.transforms import RandomLinkSplit
+from torch_geometric.transforms import RandomLinkSplit, ToUndirected
 
 from clusterctl.engine.graph.hops import Hop
 from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.graph.typed_hops import TypedHop
 from clusterctl.pyg import Dropout, dropout
 
 
@@ -257,3 +258,91 @@ class Typed(nn.Module):
                 found[target] = found[target] + conv["__".join(relation)]((rows[source], rows[target]), edges)
             rows = {kind: x.relu() for kind, x in found.items()}
         return self.head(rows["paper"])  # type: ignore[no-any-return]
+
+
+class TypedLayers(nn.Module):
+    """Means over each relation, layer by layer, with dropout of all types by node."""
+
+    def __init__(self, in_channels: dict[str, int], edge_types: list[tuple[str, str, str]], out_channels: int) -> None:
+        super().__init__()
+        self.encode = nn.ModuleDict({kind: nn.Linear(width, 6) for kind, width in in_channels.items()})
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({"__".join(relation): SAGEConv(6, 6) for relation in edge_types}) for _ in range(2)
+        )
+        self.head = nn.Linear(6, out_channels)
+
+    def layer(self, i: int, hop: TypedHop, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        if i == 0:
+            x = {kind: self.encode[kind](rows) for kind, rows in hop.dropout(x, 0.3).items()}
+        found = {kind: x[kind][:count] for kind, count in hop.targets.items() if kind in x}
+        for (source, name, target), edges in hop.edge_index_dict.items():
+            if edges.size(1):
+                conv = self.convs[i]["__".join((source, name, target))]
+                found[target] = found[target] + conv((x[source], x[target][: hop.targets[target]]), edges)
+        found = {kind: rows.relu() for kind, rows in found.items()}
+        return {"paper": self.head(found["paper"])} if i else found
+
+
+BUYS, SOLD_TO = ("user", "buys", "item"), ("item", "rev_buys", "user")
+
+
+def shop() -> HeteroData:
+    """Users who buy items of their kind, tags of items, which have no features, and users who know each other."""
+    made = torch.Generator().manual_seed(4)
+    counts = {"user": 40, "item": 30, "tag": 6}
+    kind = {name: torch.arange(count) % 2 for name, count in counts.items()}
+    data = HeteroData()
+    for name, width in (("user", 3), ("item", 2)):
+        own = nn.functional.one_hot(kind[name], width)
+        data[name].x = own + torch.randn(counts[name], width, generator=made) / 2
+    data["tag"].num_nodes = counts["tag"]
+    for source, name, target, edges in (
+        ("user", "buys", "item", 400),
+        ("item", "has", "tag", 60),
+        ("user", "knows", "user", 90),
+    ):
+        ends = torch.stack([torch.randint(counts[end], (edges,), generator=made) for end in (source, target)])
+        alike = kind[source][ends[0]] == kind[target][ends[1]]
+        kept = alike | (torch.rand(edges, generator=made) < 0.1)
+        data[source, name, target].edge_index = torch.unique(ends[:, kept], dim=1)
+    return ToUndirected()(data)  # type: ignore[no-any-return]
+
+
+def split_shop(_: Path | None = None, **options: object) -> tuple[HeteroData, HeteroData, HeteroData]:
+    """The shop, split as PyG does."""
+    seed_everything(1)
+    chosen = {"num_val": 0.1, "num_test": 0.2, "add_negative_train_samples": False, "edge_types": [BUYS]} | options
+    chosen.setdefault("rev_edge_types", [SOLD_TO])
+    parts: tuple[HeteroData, HeteroData, HeteroData] = RandomLinkSplit(**chosen)(shop())
+    return parts
+
+
+class ShopNet(nn.Module):
+    """Encodes all types, with dropout by node, and scores pairs by a layer of its own."""
+
+    def __init__(self, metadata: tuple[list[str], list[tuple[str, str, str]]], hidden: int = 6, p: float = 0.0) -> None:
+        super().__init__()
+        kinds, relations = metadata
+        self.p = p
+        self.encoders = nn.ModuleDict({kind: nn.LazyLinear(hidden) for kind in kinds})
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({"__".join(relation): SAGEConv(hidden, hidden) for relation in relations}) for _ in range(2)
+        )
+        self.out = nn.Linear(2 * hidden, 1)
+
+    def encode(
+        self, x_dict: dict[str, Tensor], edge_index_dict: dict[tuple[str, str, str], Tensor]
+    ) -> dict[str, Tensor]:
+        rows = {kind: self.encoders[kind](x) for kind, x in dropout(x_dict, self.p, self.training).items()}
+        for conv in self.convs:
+            found = dict(rows)
+            for relation, edges in edge_index_dict.items():
+                source, _, target = relation
+                found[target] = found[target] + conv["__".join(relation)]((rows[source], rows[target]), edges)
+            rows = {kind: x.relu() for kind, x in found.items()}
+        return rows
+
+    def decode(self, z_dict: dict[str, Tensor], edge_label_index: Tensor) -> Tensor:
+        users, items = z_dict["user"][edge_label_index[0]], z_dict["item"][edge_label_index[1]]
+        scores: Tensor = self.out(torch.cat([users * items, users - items], 1))
+        return scores

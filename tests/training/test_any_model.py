@@ -442,8 +442,16 @@ class InLayers(Attentive):
         return out
 
 
+class Transformer(pyg.TransformerConv):
+    """PyG's, which adds no self loops."""
+
+    def __init__(self, *given: Any, add_self_loops: bool = False, **named: Any) -> None:
+        assert not add_self_loops
+        super().__init__(*given, **named)
+
+
 @pytest.mark.parametrize("form", [Attentive, InLayers])
-@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GATv2Conv])
+@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GATv2Conv, Transformer])
 def test_dropout_of_attention_is_drawn_by_edge(
     users: types.ModuleType,
     random_graph: MakeGraph,
@@ -485,6 +493,31 @@ def test_by_edge_each_weight_is_dropped_with_its_probability_and_scaled(lone_tas
     assert not torch.equal(again != 0, kept)
 
 
+def test_by_edge_a_dropped_weight_drops_its_message(lone_task: Task) -> None:
+    """TransformerConv drops weights inside its message, which is a product with them."""
+    torch.manual_seed(0)
+    conv = pyg.TransformerConv(3, 2, heads=4, dropout=0.6, edge_dim=5)
+    messages: list[Tensor] = []
+    conv.register_message_forward_hook(lambda _, __, found: messages.append(found.detach()))  # before ours
+    draw_attention_by_edge(conv)
+    conv.register_message_forward_hook(lambda _, __, found: messages.append(found.detach()))
+    edges = torch.randint(200, (2, 5000)).unique(dim=1)
+    graph = Graph(*compressed(edges, 200), torch.randn(200, 3), *[edges[0]] * 4, num_classes=2)
+    attributes = torch.randn(graph.indices.numel(), 5)
+    with rows_of_a_step(replace(whole(graph), randomness=(0, 0, 0))):
+        conv(graph.x, graph.edge_index, attributes)
+        conv.eval()
+        conv(graph.x, graph.edge_index, attributes)
+    before, after, plain, in_evaluation = messages
+    assert torch.equal(before, plain)  # the layer's own dropout was off
+    assert torch.equal(plain, in_evaluation)
+    kept = (after != 0).all(2)
+    assert torch.equal(kept, (after != 0).any(2))  # all channels of a head, or none
+    assert float(kept.double().mean()) == pytest.approx(0.4, abs=0.01)
+    torch.testing.assert_close(after[kept], before[kept] / 0.4, rtol=1e-3, atol=0)
+    assert conv.dropout == 0.6
+
+
 @pytest.mark.parametrize("form", [Attentive, InLayers])
 def test_random_numbers_that_no_key_replaces_are_named_with_their_layers(
     users: types.ModuleType,
@@ -502,7 +535,7 @@ def test_random_numbers_that_no_key_replaces_are_named_with_their_layers(
     OwnNodeClassification(random_graph(), TRAIN, lone_task)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "random numbers" in line]
     assert "first (Own) and last (Own)" in line
-    assert "GATConv and GATv2Conv draw by edge" in line
+    assert "GATConv, GATv2Conv and TransformerConv draw by edge" in line
 
 
 def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(

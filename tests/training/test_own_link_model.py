@@ -266,7 +266,7 @@ def test_a_batch_has_its_edges_and_as_many_non_edges(graph: LinkGraph, lone_task
     trained = objective(graph, lone_task)
     (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     prepared = trained.prepare(batch)
-    pairs = prepared.hops[-1].nodes[prepared.pairs]
+    pairs = prepared.hops[-1].nodes[prepared.scored.pairs]
     assert torch.equal(pairs[:, :16], torch.stack(ends(graph, batch.seeds)))
     assert has_edge(graph, *pairs).tolist() == [True] * 16 + [False] * 16
 
@@ -374,18 +374,18 @@ def test_examples_are_those_given_and_pass_no_messages(lone_task: Task) -> None:
     for batch in EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1):
         prepared = trained.prepare(batch)
         (sample,) = prepared.hops
-        pairs = sample.nodes[prepared.pairs]
+        pairs = sample.nodes[prepared.scored.pairs]
         count = batch.seeds.numel()
-        assert prepared.y.tolist() == [1.0] * count + [0.0] * 3 * count
+        assert prepared.scored.y.tolist() == [1.0] * count + [0.0] * 3 * count
         assert torch.equal(pairs[:, :count], train.edge_label_index[:, batch.seeds])
         assert not edges & set(map(tuple, pairs[:, count:].t().tolist()))
         passed = set(map(tuple, sample.nodes[sample.edge_index].t().tolist()))
         examples = set(map(tuple, pairs[:, :count][:, batch.weights].t().tolist()))
         assert not passed & (examples | {(target, source) for source, target in examples})
         everything |= examples
-        weights = prepared.weights.double()
+        weights = prepared.scored.weights.double()
         scores = trained.scores(prepared, trained.gather(prepared), ())
-        expected = (F.binary_cross_entropy_with_logits(scores, prepared.y, reduction="none") * weights).sum()
+        expected = (F.binary_cross_entropy_with_logits(scores, prepared.scored.y, reduction="none") * weights).sum()
         assert trained.loss(batch, prepared).item() == pytest.approx(expected.item() / (4 * batch.total), rel=1e-12)
     assert everything == set(map(tuple, train.edge_label_index.t().tolist()))
 
@@ -402,12 +402,12 @@ def test_pairs_without_an_edge_may_be_given_for_training_too(
     found: dict[int, set[tuple[int, int]]] = {0: set(), 1: set()}
     for batch in EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1):
         prepared = trained.prepare(batch)
-        pairs = prepared.hops[0].nodes[prepared.pairs][:, : batch.seeds.numel()]
-        for pair, label in zip(pairs.t().tolist(), prepared.y.tolist(), strict=False):
+        pairs = prepared.hops[0].nodes[prepared.scored.pairs][:, : batch.seeds.numel()]
+        for pair, label in zip(pairs.t().tolist(), prepared.scored.y.tolist(), strict=False):
             found[int(label)].add((pair[0], pair[1]))
-        edges = int(prepared.y.sum())
-        assert len(prepared.y) == batch.seeds.numel() + negatives * edges
-        assert prepared.total == int(prepared.weights.sum())  # on one rank
+        edges = int(prepared.scored.y.sum())
+        assert len(prepared.scored.y) == batch.seeds.numel() + negatives * edges
+        assert prepared.scored.total == int(prepared.scored.weights.sum())  # on one rank
     assert found == given
     assert ("have edge_label 0 and are examples" in capsys.readouterr().out) == bool(negatives)
 
@@ -419,7 +419,7 @@ def test_drawn_pairs_are_never_examples_outside_of_the_messages(lone_task: Task)
     known = set(map(tuple, edges.t().tolist()))
     for batch in EpochPlan(trained.seeds, 64, 0, 0, 1).batches(1):
         prepared = trained.prepare(batch)
-        drawn = prepared.hops[0].nodes[prepared.pairs][:, prepared.y == 0]
+        drawn = prepared.hops[0].nodes[prepared.scored.pairs][:, prepared.scored.y == 0]
         assert not known & set(map(tuple, drawn.t().tolist()))
 
 
@@ -535,7 +535,10 @@ def test_pygs_autoencoders_have_the_losses_of_their_examples(
     torch.manual_seed(0)
     trained.own_training.begin_step(trained._seed, batch.epoch, batch.step)  # the same random numbers
     z = net.encode(graph.x.double()[sample.places], sample.edge_index)
-    positive, negative = prepared.pairs[:, prepared.y == 1], prepared.pairs[:, prepared.y == 0]
+    positive, negative = (
+        prepared.scored.pairs[:, prepared.scored.y == 1],
+        prepared.scored.pairs[:, prepared.scored.y == 0],
+    )
     expected = net.recon_loss(z, positive, negative) / 2
     if model == "variational":
         expected = expected + net.kl_loss() / graph.num_nodes

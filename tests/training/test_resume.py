@@ -222,20 +222,29 @@ def test_interrupted_training_on_the_whole_graph_is_bit_identical(tmp_path: Path
 
 
 LINKS_AND_GRAPHS = """
-    from support.own_nets import molecules, split_links
-    from clusterctl.shared.spec import LinkPredictionTrain
+    from support.own_nets import molecules, split_links, split_shop
+    from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
+    from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
     from clusterctl.engine.data.own_graphs import collection_of
-    from clusterctl.engine.data.own_links import link_graph
+    from clusterctl.engine.data.own_links import link_graph, typed_link_graph
     from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
     from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
+    from clusterctl.engine.training.objectives.typed_link import TypedLinkPrediction
+    shop = typed_link_graph(split_shop(), "load")
     links, graphs = link_graph(split_links(), "load"), collection_of(molecules(), "load", answers="numbers")
     both = dict(batch_size=None, epochs=3, patience=3)
+    cora, own = graph, NodeClassificationTrain(model="support.own_nets:Keyed", options=dict(hidden_channels=8),
+                                               sampler="support.own_nets:LayeredSampler", fan_out=(4, 3),
+                                               global_batch_size=300, **both)
     link = LinkPredictionTrain(model="support.own_nets:LinkNet", negatives=2, metric="mrr", global_batch_size=64,
                                **both)
+    typed = replace(link, model="support.own_nets:ShopNet", options=dict(p=0.3), fan_out=(4, 3), embedding_width=5)
     graph = GraphClassificationTrain(model="support.own_nets:MoleculeNet", loss="l1", global_batch_size=16, **both)
     result = {}
     for name, train, objective_of in (
         ("link", link, lambda task, fold: OwnLinkPrediction(links, link, task)),
+        ("typed", typed, lambda task, fold: TypedLinkPrediction(shop, typed, task)),
+        ("sampler", own, lambda task, fold: OwnNodeClassification(cora, own, task)),
         ("graph", graph, lambda task, fold: OwnGraphClassification(graphs, graph, task)),
     ):
         result[name] = [trained(task, name + "-left-alone", train, objective_of)]
@@ -245,7 +254,7 @@ print(json.dumps(result))
 
 
 @pytest.mark.long
-def test_interrupted_training_of_links_and_of_graphs_is_bit_identical(tmp_path: Path) -> None:
+def test_interrupted_training_of_links_of_graphs_and_by_a_users_sampler_is_bit_identical(tmp_path: Path) -> None:
     support = f"import torch_geometric\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
     program = PROLOGUE + support + CORA_TASK + LINKS_AND_GRAPHS
     output, *_ = run_program(program, RunDir(tmp_path / "ranks").attempt(0), [1, 1])

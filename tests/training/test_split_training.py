@@ -19,7 +19,7 @@ import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from pathlib import Path
-from support.made_graphs import random_academy
+from support.made_graphs import bare_academy, dated_academy, random_academy
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, shared
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
@@ -31,6 +31,7 @@ from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.data.own_data import own_recipe
 from clusterctl.engine.data.reddit import raw_identity, read_raw
@@ -46,6 +47,8 @@ with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     links = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:some_links"), link_graph))
     academy = shared(task, LabelledHeteroGraph, "academy", {{}}, lambda _: random_academy())
+    bare = shared(task, LabelledHeteroGraph, "bare", {{}}, lambda _: bare_academy("author"))
+    dated = shared(task, LabelledHeteroGraph, "dated", {{}}, lambda _: dated_academy())
     both = dict(batch_size=None, global_batch_size=250, epochs=2, precision="float64")
     sage = RedditTrain(**both, hidden_channels=32)
     wide = replace(sage, hidden_channels=1440)  # evaluated without projecting first
@@ -53,13 +56,18 @@ with joined(Context(record, attempt=current_attempt())) as task:
     own = NodeClassificationTrain(**both, model="support.own_nets:Gat", fan_out=(4, 3))
     gat = replace(own, model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3))
     rgat = replace(gat, model="rgat", global_batch_size=10, epochs=4)
+    typed = replace(rgat, model="support.own_nets:Typed", options={{}}, lr=0.02, embedding_width=5)
+    pieces, layers = replace(typed, hops=2), replace(typed, model="support.own_nets:TypedLayers")
     link = LinkPredictionTrain(**both, model="support.own_nets:Encoder", lr=0.01)
     trainings = dict(
         sage=(NodeClassification, graph, sage), labor=(NodeClassification, graph, replace(sage, sampling="labor")),
         gcn=(NodeClassification, graph, replace(sage, model="gcn")),
         wide=(NodeClassification, graph, wide), wide_labor=(NodeClassification, graph, wide_labor),
         own=(OwnNodeClassification, graph, own), gat=(OwnNodeClassification, graph, gat),
-        rgat=(RelationNodeClassification, academy, rgat), link=(OwnLinkPrediction, links, link),
+        rgat=(RelationNodeClassification, academy, rgat), rgat_bare=(RelationNodeClassification, bare, rgat),
+        typed=(TypedNodeClassification, bare, typed), typed_pieces=(TypedNodeClassification, academy, pieces),
+        typed_layers=(TypedNodeClassification, bare, layers), dated=(TypedNodeClassification, dated, typed),
+        link=(OwnLinkPrediction, links, link),
     )
     result = {{}}
     for name, (kind, data, train) in trainings.items():
@@ -106,7 +114,8 @@ with joined(Context(record, attempt=current_attempt())) as task:
     fit(NodeClassification(graph, train, task, split=True), train, task)
     print(json.dumps([resident("graph.pt"), resident("clusterctl-table"), graph.x.numel() * 4 // 1024]))
 """
-NAMES = ["sage", "labor", "gcn", "wide", "wide_labor", "own", "gat", "rgat", "link"]
+ON_ONE_TYPE = ["sage", "labor", "gcn", "wide", "wide_labor", "own", "gat", "link"]
+NAMES = [*ON_ONE_TYPE, "rgat", "rgat_bare", "typed", "typed_pieces", "typed_layers", "dated"]
 SHAPES = {"2 nodes": [1, 1], "4 nodes": [1, 1, 1, 1], "2 uneven nodes": [1, 2], "one node": [2]}
 
 

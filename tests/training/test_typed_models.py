@@ -205,6 +205,24 @@ def test_rgat_learns_embeddings_too(lone_task: Task) -> None:
     assert with_features.evaluate(("test",))["test"] == score
 
 
+def test_empty_relations_and_types_without_edges_change_nothing(lone_task: Task) -> None:
+    """The outputs and losses are PyG's; the log names both."""
+    data = import_module("academy").load()
+    data["paper", "retracts", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    data["venue"].x = torch.randn(3, 2)
+    graph = relations_of(data, "load", notes := [])
+    assert notes == [
+        "there are no edges of type paper, retracts, paper",
+        "no type of edges has nodes of type venue: they are not used",
+    ]
+    graph = replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
+    objective = TypedNodeClassification(graph, TRAIN, lone_task)
+    expected = by_pyg(objective, graph)
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+    loss = F.cross_entropy(expected[graph.train], graph.y[graph.train])
+    torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
+
+
 class Keyed(Net):
     """With dropout of all types by node."""
 
@@ -347,10 +365,6 @@ def refused(graph: LabelledHeteroGraph, train: NodeClassificationTrain, task: Ta
 )
 def test_settings_that_have_no_effect_are_refused(settings: Any, message: str, lone_task: Task) -> None:
     assert message in refused(bare_academy(INSTITUTE), replace(TRAIN, **settings), lone_task)
-
-
-def test_split_features_are_refused(lone_task: Task) -> None:
-    assert 'data.placement = "split" is not supported' in refused(random_academy(), TRAIN, lone_task, split=True)
 
 
 def changed(forward: Any) -> type:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import warnings
+from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
+from clusterctl.engine.graph.typed_subgraphs import TypedSampler
 from clusterctl.engine.workloads.node_classification import graph_or_relations
 from clusterctl.shared.errors import TaskError
 
@@ -66,6 +71,139 @@ def test_without_seed_time_the_time_of_the_node_counts() -> None:
     graph = relations_of(data, "load")
     assert graph.seed_times is not None
     assert graph.seed_times.tolist() == [10, 20, 10, 40, 30]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("sale", "node_time"), (SALE, "edge_time")])
+def test_times_may_have_another_name(kind: Any, name: str) -> None:
+    given, renamed = tables(), tables()
+    times = renamed["sale"].time
+    for data, attribute in ((given, "time"), (renamed, name)):
+        del data["sale"].time
+        data[kind][attribute] = times
+    found = [relations_of(data, "load", notes := []) for data in (given, renamed)]
+    assert notes == []
+    assert torch.equal(found[0].edge_times[SALE], found[1].edge_times[SALE])
+    assert torch.equal(found[0].indices[SALE], found[1].indices[SALE])
+
+
+def test_numbers_may_have_different_types() -> None:
+    """Features become float32, numbers of nodes and whole times int64; whole times beside others are refused below."""
+    given, mixed = tables(), tables()
+    mixed["user"].x = given["user"].x.double()
+    mixed["sale"].x, given["sale"].x = torch.arange(6)[:, None], torch.arange(6.0)[:, None]
+    mixed["sale"].time = given["sale"].time.to(torch.int32)
+    mixed["user"].seed_time = given["user"].seed_time.to(torch.int16)
+    mixed["user"].seed_index = given["user"].seed_index.to(torch.int32)
+    mixed[SALE].edge_index = given[SALE].edge_index.to(torch.int32)
+    one, other = (relations_of(data, "load") for data in (given, mixed))
+    for kind in ("user", "sale"):
+        assert torch.equal(one.x[kind], other.x[kind])
+        assert other.x[kind].dtype == torch.float32
+    assert torch.equal(one.edge_times[SALE], other.edge_times[SALE])
+    assert torch.equal(one.indices[SALE], other.indices[SALE])
+    assert torch.equal(one.nodes_of(one.train), other.nodes_of(other.train))
+    assert one.seed_times is not None
+    assert other.seed_times is not None
+    assert torch.equal(one.seed_times, other.seed_times)
+
+
+class Frame:
+    """As much of a table of pandas as PyG's `from_relbench` and the guide use."""
+
+    def __init__(self, **columns: Any) -> None:
+        self._columns = {name: np.asarray(column) for name, column in columns.items()}
+        self.columns = list(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, names: Any) -> Any:
+        return Column(self._columns[names]) if isinstance(names, str) else Frame(**{n: self._columns[n] for n in names})
+
+    def to_numpy(self, dtype: Any, na_value: float) -> Any:
+        return np.stack([*self._columns.values()], 1).astype(dtype)
+
+
+class Column:
+    def __init__(self, values: Any) -> None:
+        self.values, self.dtype = values, values.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, mask: Any) -> Column:
+        return Column(self.values[mask.values])
+
+    def __invert__(self) -> Column:
+        return Column(~self.values)
+
+    def astype(self, dtype: Any) -> Column:
+        return Column(self.values.astype(dtype))
+
+    def isna(self) -> Column:
+        return Column(np.isnan(self.values))
+
+    def to_numpy(self, dtype: Any = None) -> Any:
+        return self.values if dtype is None else self.values.astype(dtype)
+
+
+def from_database(times: list[str]) -> HeteroData:
+    """What PyG makes of customers, and reviews with times, of which one has no customer."""
+    with warnings.catch_warnings(action="ignore"):  # PyG warns that it is experimental
+        from torch_geometric.contrib.utils import from_relbench
+    customers = Namespace(df=Frame(id=[0, 1, 2], age=[20.0, 30.0, 40.0]), pkey_col="id", time_col=None)
+    customers.fkey_col_to_pkey_table = {}
+    reviews = Namespace(pkey_col="id", time_col="date", fkey_col_to_pkey_table={"customer": "customers"})
+    dates = np.array(times, dtype="datetime64[ns]")
+    reviews.df = Frame(id=[0, 1, 2, 3], customer=[0.0, 2.0, np.nan, 0.0], date=dates)
+    data: HeteroData = from_relbench(Namespace(table_dict={"customers": customers, "reviews": reviews}))
+    return data
+
+
+class Rows:
+    """A task of RelBench: will a customer write a review?"""
+
+    entity_table, entity_col, time_col, target_col = "customers", "customer", "date", "returns"
+
+    def get_table(self, split: str, *, mask_input_cols: bool) -> Any:
+        assert not mask_input_cols
+        count = {"train": 3, "val": 2, "test": 1}[split]
+        dates = np.array(["2024-01-05"] * count, dtype="datetime64[ns]")
+        return Namespace(df=Frame(customer=np.arange(count), date=dates, returns=np.arange(count) % 2))
+
+
+def test_a_database_of_relbench_is_such_data() -> None:
+    """By PyG's own `from_relbench` and the function in the guide, down to what a row sees."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "time.md").read_text()
+    code = next(block for block in guide.split("```python\n") if block.startswith("# from_relbench.py")).split("```")[0]
+    own: dict[str, Any] = {}
+    exec(code, own)
+    data = own["with_task"](from_database(["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-09"]), Rows())
+    graph = relations_of(data, "load", notes := [])
+    assert notes == []
+    assert graph.num_nodes == {"customers": 3, "reviews": 4}
+    assert set(graph.x) == {"customers"}  # of reviews, embeddings are learned
+    written = ("reviews", "f2p_customer", "customers")
+    assert graph.indices[written].tolist() == [0, 3, 1]
+    days = (graph.edge_times[written] - int(graph.edge_times[written][0])) // 86_400
+    assert days.tolist() == [0, 8, 1]
+    assert [len(graph.train), len(graph.val), len(graph.test)] == [3, 2, 1]
+    assert graph.seed_times is not None
+    sampler = TypedSampler(graph, [-1], 0)
+    sample = sampler.sample(
+        {"customers": graph.nodes_of(graph.train)}, 0, 0, latest=graph.seed_times[graph.train], examples=graph.train
+    )
+    assert sorted(sample.places["reviews"].tolist()) == [0, 1]  # not the review of January 9
+
+
+def test_a_missing_date_of_a_database_is_refused() -> None:
+    data = from_database(["2024-01-01", "NaT", "2024-01-03", "2024-01-09"])
+    data["customers"].y = torch.tensor([0, 1, 0])
+    for number, name in enumerate(("train", "val", "test")):
+        data["customers"][f"{name}_mask"] = torch.arange(3) == number
+    data["customers"].seed_time = torch.full((3,), 1_800_000_000)
+    with pytest.raises(TaskError, match="reviews: time is negative in 1 of 4 rows, first in row 1: a missing time"):
+        relations_of(data, "load")
 
 
 def put(kind: Any, attribute: str, value: Any) -> Callable[[HeteroData], None]:

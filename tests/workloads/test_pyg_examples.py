@@ -23,6 +23,7 @@ MAINS: dict[str, Any] = {
     "graphs_gine": (graph_classification, "test_accuracy"),
     "zinc_gine": (graph_classification, "test_mae"),
     "link_mlp": (link_prediction, "test_hits@20"),
+    "purchases": (link_prediction, "test_auc"),
     "ppi_gat": (node_classification, "test_f1_micro"),
     **dict.fromkeys(
         (

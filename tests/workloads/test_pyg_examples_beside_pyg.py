@@ -34,7 +34,8 @@ WORKLOADS = {
     "link-prediction": link_prediction,
     "node-classification": node_classification,
 }
-SEVERAL_TYPES = {"hgt", "rgcn", "shop", "to_hetero_sage"}  # beside PyG: training/test_typed_models.py
+# Beside PyG: training/test_typed_models.py, test_typed_links.py
+SEVERAL_TYPES = {"hgt", "purchases", "rgcn", "shop", "to_hetero_sage"}
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.toml")} - SEVERAL_TYPES)
 SEEDS = range(5)
 

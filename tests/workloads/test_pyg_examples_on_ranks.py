@@ -13,7 +13,8 @@ from clusterctl.shared.record.layout import RunDir
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "pyg"
 ON_ONE_RANK = {"appnp", "arxiv_gcn"}  # they train on the whole graph
-SEVERAL_TYPES = {"hgt", "rgcn", "shop", "to_hetero_sage"}  # on ranks: training/test_rank_counts.py
+# On ranks: training/test_rank_counts.py, test_typed_links.py
+SEVERAL_TYPES = {"hgt", "purchases", "rgcn", "shop", "to_hetero_sage"}
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.toml")} - ON_ONE_RANK - SEVERAL_TYPES)
 VARIES = {  # and the words that name why
     "reddit_sage": "a forward draws random numbers",

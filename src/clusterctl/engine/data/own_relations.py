@@ -66,11 +66,14 @@ def relations_of(
     )
 
 
-def typed_graph(given: Given, data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a `HeteroGraph` that are about nodes, and those about edges. Raises TaskError."""
+def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a `HeteroGraph` that are about nodes, and those about edges. Raises TaskError.
+
+    `part` begins the messages.
+    """
     x, counts, times = {}, {}, {}
     for kind in data.node_types:
-        store, where = data[kind], f"{kind}: "
+        store, where = data[kind], f"{part}{kind}: "
         if "x" in store and store["x"] is not None:
             x[kind] = given.features(store, where)
         counts[kind] = len(x[kind]) if kind in x else _number_of_nodes(given, store, where)
@@ -80,7 +83,7 @@ def typed_graph(given: Given, data: Any) -> tuple[dict[str, Any], dict[str, Any]
     of_edges: dict[EdgeType, Tensor] = {}
     for edge_type in data.edge_types:
         source, _, target = edge_type
-        where = f"{', '.join(edge_type)}: "
+        where = f"{part}{', '.join(edge_type)}: "
         if missing := [kind for kind in (source, target) if kind not in counts]:
             raise given.wrong(f"{where}there are no nodes of type {missing[0]}", f"set x of {missing[0]}")
         pairs = given.edges(data[edge_type], counts[target], counts[source], where)
@@ -99,7 +102,7 @@ def typed_graph(given: Given, data: Any) -> tuple[dict[str, Any], dict[str, Any]
             of_edges[edge_type] = own[order]
         given.unused([data[edge_type]], ["edge_index", *([attribute] if attribute else [])], where)
     if not found:
-        raise given.wrong("it has no edges", "set edge_index of at least one type of edges")
+        raise given.wrong(f"{part}it has no edges", "set edge_index of at least one type of edges")
     empty = [", ".join(edge_type) for edge_type, (_, indices) in found.items() if not indices.numel()]
     if empty:
         given.notes.append(f"there are no edges of type {' and of type '.join(empty)}")

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
 
 _IN_A_HOP = 1 << 20  # separates these masks from those of `Hop.dropout`, whose numbers are small
-_BY_EDGE = ("GATConv", "GATv2Conv")  # PyG's layers that end `edge_update` with dropout of what it returns
+_IN_EDGE_UPDATE = ("GATConv", "GATv2Conv")  # PyG's layers that end `edge_update` with dropout of what it returns
+_IN_MESSAGE = ("TransformerConv",)  # and those whose message is a product with dropped weights [edges, heads]
 
 
 @dataclass
@@ -138,15 +139,36 @@ def draw_attention_by_edge(model: nn.Module) -> None:
     Other layers of PyG apply it where nothing can be put in its place.
     """
     part: Any  # of PyG, which has no types
-    for part in model.modules():
+    for part in () if hasattr(model, "_orig_mod") else model.modules():
         of_pyg: list[Any] = [
             kind for kind in type(part).__mro__ if kind.__module__.startswith("torch_geometric.nn.conv")
         ]
-        made = next((kind for kind in of_pyg if kind.__name__ in _BY_EDGE), None)
-        if made is not None and type(part).edge_update is made.edge_update and not hasattr(model, "_orig_mod"):
+        made = next((kind for kind in of_pyg if kind.__name__ in (*_IN_EDGE_UPDATE, *_IN_MESSAGE)), None)
+        if made is None or hasattr(part, "dropped_by_edge"):
+            continue
+        if made.__name__ in _IN_EDGE_UPDATE and type(part).edge_update is made.edge_update:
             part.dropped_by_edge = 0.0
             part.register_edge_update_forward_pre_hook(_before_attention)
             part.register_edge_update_forward_hook(_after_attention)
+        elif made.__name__ in _IN_MESSAGE and type(part).message is made.message:
+            part.dropped_by_edge = 0.0
+            part.register_propagate_forward_pre_hook(_before_messages)
+            part.register_message_forward_hook(_after_messages)
+
+
+def _before_messages(part: Any, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
+    edge_index, size, given = inputs
+    part.edges_of_messages = edge_index
+    _before_attention(part, (edge_index, size, {"rows": (given["query"], given["key"])}))
+
+
+def _after_messages(part: Any, _: Any, messages: Tensor) -> Tensor:
+    """Drop whole messages of a head: the product with a dropped weight."""
+    edge_index, part.edges_of_messages = part.edges_of_messages, None
+    if not part.dropped_by_edge:
+        return messages
+    kept = _after_attention(part, (edge_index, None, {}), torch.ones_like(messages[..., 0]))
+    return messages * kept[..., None]
 
 
 def _before_attention(part: Any, inputs: tuple[Any, Any, dict[str, Any]]) -> None:

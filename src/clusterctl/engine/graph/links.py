@@ -5,7 +5,7 @@ An edge is a place in `graph.indices` (int64). The sources of each target ascend
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
-from clusterctl.engine.graph.storage import FeatureGraph, compressed
+from clusterctl.engine.graph.storage import EdgeType, FeatureGraph, HeteroGraph, compressed
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec.forward import OF_EDGES
 
@@ -48,6 +48,16 @@ class LinkGraph(FeatureGraph):
     test_edge_weight: Tensor | None = None
     test_edge_attr: Tensor | None = None
 
+    @property
+    def predicted(self) -> Adjacency:
+        """The edges that carry messages in training."""
+        return self
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The numbers of nodes that may be sources, and targets."""
+        return self.num_nodes, self.num_nodes
+
     def other_messages(self) -> dict[str, Self]:
         """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
 
@@ -60,6 +70,58 @@ class LinkGraph(FeatureGraph):
                 own = {name: getattr(self, f"{split}_{name}") for name in ("indptr", "indices", *used)}
                 found[split] = replace(self, **own)
         return found
+
+
+@dataclass(frozen=True)
+class TypedLinkGraph(HeteroGraph):
+    """A graph of several types whose edges of one type are to be predicted: the edges that carry messages in training.
+
+    The splits are as in `LinkGraph`: nodes of the type's source in the first row, of its target in the second.
+    """
+
+    edge_type: EdgeType
+    reverse: list[EdgeType]  # the relations that have the same edges the other way round
+    train: Tensor
+    train_negatives: Tensor
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+    val_each: int = 0
+    test_each: int = 0
+    val_indptr: dict[EdgeType, Tensor] = field(default_factory=dict)  # as in `LinkGraph`; empty: as in training
+    val_indices: dict[EdgeType, Tensor] = field(default_factory=dict)
+    test_indptr: dict[EdgeType, Tensor] = field(default_factory=dict)
+    test_indices: dict[EdgeType, Tensor] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> Adjacency:
+        """The edges of the predicted type that carry messages in training."""
+        return self.relation(self.edge_type)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The numbers of nodes that may be sources, and targets."""
+        source, _, target = self.edge_type
+        return self.num_nodes[source], self.num_nodes[target]
+
+    def other_messages(self) -> dict[str, Self]:
+        """As in `LinkGraph`."""
+        return {
+            split: replace(self, indptr=indptr, indices=getattr(self, f"{split}_indices"))
+            for split in ("val", "test")
+            if (indptr := getattr(self, f"{split}_indptr"))
+        }
+
+    def hidden(self, sources: Tensor, targets: Tensor) -> dict[EdgeType, Tensor]:
+        """The edges between the ends of these pairs, of the predicted type and of the same edges the other way round.
+
+        They are places in `indices` of each type, ascending.
+        """
+        source, _, target = self.edge_type
+        search = both_ways if source == target else between
+        found = {self.edge_type: search(self.predicted, sources, targets)}
+        return found | {one: between(self.relation(one), targets, sources) for one in self.reverse}
 
 
 def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,11 +199,12 @@ def negatives(
     raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")
 
 
-def without_edge(graph: LinkGraph) -> Adjacency:
+def without_edge(graph: LinkGraph | TypedLinkGraph) -> Adjacency:
     """The pairs that are never drawn as negatives: all examples and all edges that carry messages in training."""
-    messages = Adjacency(graph.indptr, graph.indices)
+    messages = Adjacency(graph.predicted.indptr, graph.predicted.indices)
     if graph.train is None or bool(has_edge(messages, *graph.train.long()).all()):
         return messages
     edges = torch.cat([messages.edge_index, graph.train.long()], 1)
-    indptr, indices = compressed(edges.cpu(), graph.num_nodes)
-    return Adjacency(indptr.to(graph.indptr.device), indices.to(graph.indices.device))
+    sources, targets = graph.sides
+    indptr, indices = compressed(edges.cpu(), targets, sources)
+    return Adjacency(indptr.to(messages.indptr.device), indices.to(messages.indices.device))

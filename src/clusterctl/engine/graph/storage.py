@@ -115,6 +115,9 @@ class HeteroGraph:
         )
 
 
+H = TypeVar("H", bound=HeteroGraph)
+
+
 @dataclass(frozen=True)
 class LabelledHeteroGraph(HeteroGraph):
     """A heterogeneous graph with answers of the nodes of one type, and splits.
@@ -144,12 +147,13 @@ def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
     return replace(graph, **_moved(graph, task), x=_resident_features(graph.x, task, dtype))
 
 
-def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtype) -> LabelledHeteroGraph:
+def resident_relations(graph: H, task: Task, dtype: torch.dtype) -> H:
     """Like `resident`, for a graph with several types."""
     x = {node_type: _resident_features(x, task, dtype) for node_type, x in graph.x.items()}
     moved: dict[str, Any] = {
-        name: {kind: array.to(task.device) for kind, array in getattr(graph, name).items()}
-        for name in ("indptr", "indices", "edge_times", "node_times")
+        name: {kind: array.to(task.device) for kind, array in arrays.items()}
+        for name, arrays in _record(graph).items()
+        if isinstance(arrays, dict) and name not in ("num_nodes", "x")
     }
     return replace(graph, **_moved(graph, task), **moved, x=x)
 

@@ -552,6 +552,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """Pairs without an edge to draw in training for each edge; 0 if the data has all of them, with edge_label 0."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
+    embedding_width: Count = 64
+    """On several types of nodes: width of the embeddings that are learned for types without features."""
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.sources import Features
-    from clusterctl.engine.graph.storage import EdgeType, G, LabelledHeteroGraph
+    from clusterctl.engine.graph.storage import EdgeType, G, H
     from clusterctl.engine.task.task import Task
 
 
@@ -60,7 +60,7 @@ def placed(
 
 
 def placed_by_type(
-    graph: LabelledHeteroGraph,
+    graph: H,
     task: Task,
     dtype: torch.dtype,
     cache: int | None,
@@ -68,7 +68,7 @@ def placed_by_type(
     fan_outs: Mapping[EdgeType, Sequence[int]],
     *,
     split: bool = False,
-) -> tuple[LabelledHeteroGraph, dict[str, Features], FetchesByType | None]:
+) -> tuple[H, dict[str, Features], FetchesByType | None]:
     """Like `placed`, for the features of each node type; they share the `cache`, which serves the most visits per byte.
 
     The last result fetches rows of all types; None if all are in memory. A collective, like `placed`.
@@ -122,6 +122,15 @@ class FetchesByType:
     def fetch(self, nodes: Tables) -> FetchAhead[Tables, Tables]:
         """Request the rows of these nodes (int64) of each type."""
         return self._fetches.fetch(nodes)
+
+    def settle(self) -> None:
+        """As `Features.settle`. All types share one exchange, so their rounds go on until all types are settled."""
+        self._fetches.after(self._answer_others)
+
+    def _answer_others(self) -> None:
+        split = [features for features in self._features.values() if isinstance(features, SplitFeatures)]
+        while sum(features.answer() for features in split):  # one round of each type, as in a fetch
+            pass
 
     def _gather(self, nodes: Tables) -> Fetched[Tables]:
         found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}

@@ -127,6 +127,10 @@ class SplitFeatures:
     def settle(self) -> None:
         self._fetches.after(self._exchange.settle)
 
+    def answer(self) -> bool:
+        """As `RowExchange.answer`, in the calling thread."""
+        return self._exchange.answer()
+
     def gather(self, nodes: Tensor) -> Fetched[Tensor]:
         """Request the missing rows from other ranks while copying those that this node has, in the calling thread."""
         ids = nodes.cpu()
@@ -181,7 +185,7 @@ class RowsUnderWay(NamedTuple):
 class RowExchange:
     """Sends rows of `table` [rows, width], in host memory, to other ranks of `group`, and requests rows of theirs.
 
-    Both methods are collectives of the group: every rank calls them in the same order, from one thread. Nothing else
+    All methods are collectives of the group: every rank calls them in the same order, from one thread. Nothing else
     may use the group, because its collectives overlap with those of other groups.
     """
 
@@ -194,9 +198,16 @@ class RowExchange:
 
     def settle(self) -> None:
         """Answer the others until every rank has called this: their numbers of rounds may differ."""
+        while self.answer():
+            pass
+
+    def answer(self) -> bool:
+        """Answer the others in one round, without a request; whether any rank had one to make, or might later."""
         ranks, none = self._group.size(), torch.empty(0, dtype=torch.int32)
-        while set(asked_of_us := self._numbers([_SETTLED] * ranks)) != {_SETTLED}:
-            self._exchanged(none, [0] * ranks, asked_of_us).wait()
+        if set(asked_of_us := self._numbers([_SETTLED] * ranks)) == {_SETTLED}:
+            return False
+        self._exchanged(none, [0] * ranks, asked_of_us).wait()
+        return True
 
     def _numbers(self, counts: list[int]) -> list[int]:
         """How many rows each rank requests from this one, or `_SETTLED`."""

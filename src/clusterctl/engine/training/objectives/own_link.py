@@ -1,11 +1,14 @@
-"""Link prediction with a user-defined model: pairs with an edge against pairs without one, exactly measured."""
+"""Link prediction with a user-defined model: pairs with an edge against pairs without one, exactly measured.
+
+`Links` is what graphs of one type and of several (`typed_link`) have in common: the pairs of a step, loss and score.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +18,12 @@ from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead
-from clusterctl.engine.graph.links import LinkGraph, both_ways, ends, how_often, negatives, without_edge
+from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.learning.losses import Loss
 from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.link import auc
 from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
 from clusterctl.engine.training.own.inference import OwnInference, of_all
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from clusterctl.engine.graph.blocks import Adjacency
     from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.links import LinkGraph, TypedLinkGraph
+    from clusterctl.engine.graph.storage import EdgeType
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
@@ -43,9 +50,8 @@ _PAIRS_AT_ONCE = 65536  # scored
 _TRIED_PAIRS = 16  # of the forward before the training
 
 
-@dataclass(frozen=True)
-class LinkSample(Sample):
-    """A sample, and the pairs to score as places among the seeds' rows."""
+class StepPairs(NamedTuple):
+    """The pairs that a rank scores in a step."""
 
     pairs: Tensor  # int64 [2, pairs]: the batch's, then the drawn ones
     y: Tensor  # float [pairs]: 1 for an edge, 0 for none
@@ -53,20 +59,25 @@ class LinkSample(Sample):
     total: Tensor | int  # what the step's loss is divided by
 
 
-class OwnLinkPrediction(OwnSampled[LinkSample]):
-    """Trains the model `train.model` to distinguish pairs with an edge from pairs without one.
+P = TypeVar("P")
+
+
+class Links(Objective[P]):
+    """Trains on pairs with an edge against pairs without one.
 
     A step's own examples, their duplicates and their reverse edges carry no messages in that step, on any rank.
     """
 
     unit = "edges"
+    _graph: LinkGraph | TypedLinkGraph  # on the task's device
+    _known: Adjacency  # the pairs that are never drawn as negatives
 
-    def __init__(
-        self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
-    ) -> None:
-        """`cache` and `split` decide where the features are, see `placed`."""
+    def __init__(self, graph: LinkGraph | TypedLinkGraph, train: LinkPredictionTrain, task: Task) -> None:
+        """Raises TaskError if the data has no pairs, or too few, for these settings."""
         super().__init__(train, task)
-        if train.negatives == 0 and (graph.train_negatives is None or not graph.train_negatives.numel()):
+        others = graph.train_negatives
+        has_others = others is not None and others.numel()
+        if train.negatives == 0 and not has_others:
             message = "train.negatives = 0, and the data has no pairs without an edge to train on"
             raise TaskError(message, "set it to 1, or give pairs with edge_label 0", Cause.USER)
         for which in ("val", "test") if train.metric.startswith("hits@") else ():
@@ -76,20 +87,118 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
                 lacking = f"{count} pairs without an edge{' for each with one' if each else ''}: all would be hits"
                 message = f"train.metric = {train.metric}, but {which} has {lacking}"
                 raise TaskError(message, "choose a smaller number, or give more pairs with edge_label 0", Cause.USER)
+        self._negatives = train.negatives
+        self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
+        self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
+        is_balanced = train.negatives == 1 and train.loss == "bce_with_logits"  # what a random guess scores is known
+        self.classes = 2 if is_balanced and self._is_auc else 0
+        if task.place.rank == 0 and others is not None and has_others and train.negatives:
+            print(
+                f"{others.size(1)} pairs of train have edge_label 0 and are examples, beside those drawn for "
+                f"each edge: train.negatives = {train.negatives}"
+            )
+
+    @property
+    def seeds(self) -> Tensor:
+        """The training examples: edges, then pairs without one."""
+        train, others, edges = self._graph.train, self._graph.train_negatives, self._graph.predicted.indices
+        count = edges.numel() if train is None else train.size(1)
+        return torch.arange(count + (0 if others is None else others.size(1)), device=edges.device)
+
+    def _examples(self, numbers: Tensor) -> Tensor:
+        """The pairs with these numbers, int64 [2, pairs]."""
+        train, others = self._graph.train, self._graph.train_negatives
+        if train is None:
+            return torch.stack(ends(self._graph.predicted, numbers))
+        if others is None or not others.numel():
+            return train.index_select(1, numbers).long()
+        is_edge = numbers < train.size(1)
+        pairs = train.index_select(1, numbers * is_edge)
+        return torch.where(is_edge, pairs, others.index_select(1, (numbers - train.size(1)).clamp(min=0))).long()
+
+    def _has_edge(self, numbers: Tensor) -> Tensor:
+        """Whether the pairs with these numbers have an edge, bool."""
+        train = self._graph.train
+        return numbers < (self._graph.predicted.indices.numel() if train is None else train.size(1))
+
+    def _pairs_of(self, batch: Batch) -> tuple[StepPairs, Tensor]:
+        """The batch's pairs and `train.negatives` drawn ones for each edge; and the examples with an edge of all ranks.
+
+        Those, int64 [2, pairs], carry no messages.
+        """
+        pairs, is_edge = self._examples(batch.seeds), self._has_edge(batch.seeds)
+        drawn = negatives(
+            self._known, self._graph.sides[0], batch.seeds[is_edge], self._seed, batch.epoch, self._negatives
+        )
+        everyone = self._has_edge(batch.everyone)
+        y = torch.cat([is_edge, is_edge.new_zeros(drawn[0].numel())]).to(self._precision.weights)
+        weights = batch.weights.to(is_edge.device)
+        weights = torch.cat([weights, weights[is_edge].repeat_interleave(self._negatives)])
+        total = self._loss.total(torch.zeros(everyone.numel() + self._negatives * int(everyone.sum())))
+        scored = StepPairs(torch.cat([pairs, torch.stack(drawn)], 1), y, weights, total)
+        return scored, self._examples(batch.everyone[everyone])
+
+    def _score(self, rows: Features, split: str) -> Score:
+        """The score of a split, with `rows` for its pairs."""
+        pairs, each = (
+            [getattr(self._graph, name) for name in (split, f"{split}_negatives")],
+            getattr(self._graph, f"{split}_each"),
+        )
+        scores = [self._scored(rows, part) for part in pairs]
+        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
+        kept = self._metric.kept(torch.cat(scores), y)
+        if self._is_auc:
+            return auc(*scores)
+        own = [own_slice(part.size(1)) for part in pairs]
+        places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
+        return self._metric.score(kept, y, torch.cat(places), each)
+
+    def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
+        """The scores of this rank's slice of the pairs."""
+        own = own_slice(pairs.size(1))
+        parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
+        fetches = one_ahead((part, rows.fetch(self._rows_of(part).flatten())) for part in parts)
+        scores = [self._decoded(fetch.rows(), part.size(1)) for part, fetch in fetches]
+        return torch.cat(scores).to(self._precision.weights)
+
+    def _rows_of(self, pairs: Tensor) -> Tensor:
+        """Where the rows of pairs are in an evaluation, int64 [2, pairs]."""
+        return pairs
+
+    def _decoded(self, rows: Tensor, pairs: int) -> Tensor:
+        """The scores of so many pairs: the rows of all sources, then of all targets."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LinkSample(Sample):
+    """A sample, and the pairs to score, as places among the seeds' rows."""
+
+    scored: StepPairs
+
+
+class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
+    """Trains the model `train.model` to distinguish pairs with an edge from pairs without one."""
+
+    _graph: LinkGraph
+
+    def __init__(
+        self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` decide where the features are, see `placed`."""
+        super().__init__(graph, train, task)
         model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
         self.model = model.to(task.device, self._precision.weights)
         self._decoder = Decoder(self.model, train.model)
         self._own = encoder_of(self.model, train.model)
+        if train.embedding_width != type(train).embedding_width and task.place.rank == 0:
+            print("train.embedding_width is not used: the data has one type of nodes")
         graph = with_used_edges(graph, self._own, quiet=task.place.rank > 0)
         start = partial(how_often, graph)
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        self._negatives, self._known = train.negatives, without_edge(self._graph)
-        self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
-        self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
-        is_balanced = train.negatives == 1 and train.loss == "bce_with_logits"  # what a random guess scores is known
-        self.classes = 2 if is_balanced and self._is_auc else 0
+        self._known = without_edge(self._graph)
         self._sampler: Any
         if isinstance(self._own, PygModel):
             places = self._graph.edge_weight is not None or self._graph.edge_attr is not None
@@ -113,68 +222,32 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
         self._has_divergence = hasattr(self.model, "kl_loss")
         if task.place.rank == 0 and self._has_divergence:
             print(f"{train.model}: kl_loss() is added to the loss, divided by the number of nodes, as in PyG's VGAE")
-        others = graph.train_negatives
-        if task.place.rank == 0 and others is not None and others.numel() and train.negatives:
-            print(
-                f"{others.size(1)} pairs of train have edge_label 0 and are examples, beside those drawn for "
-                f"each edge: train.negatives = {train.negatives}"
-            )
-
-    @property
-    def seeds(self) -> Tensor:
-        """The training examples: edges, then pairs without one."""
-        train, others = self._graph.train, self._graph.train_negatives
-        count = self._graph.indices.numel() if train is None else train.size(1)
-        return torch.arange(count + (0 if others is None else others.size(1)), device=self._graph.indices.device)
-
-    def _examples(self, numbers: Tensor) -> Tensor:
-        """The pairs with these numbers, int64 [2, pairs]."""
-        train, others = self._graph.train, self._graph.train_negatives
-        if train is None:
-            return torch.stack(ends(self._graph, numbers))
-        if others is None or not others.numel():
-            return train.index_select(1, numbers).long()
-        is_edge = numbers < train.size(1)
-        pairs = train.index_select(1, numbers * is_edge)
-        return torch.where(is_edge, pairs, others.index_select(1, (numbers - train.size(1)).clamp(min=0))).long()
-
-    def _has_edge(self, numbers: Tensor) -> Tensor:
-        """Whether the pairs with these numbers have an edge, bool."""
-        train = self._graph.train
-        return numbers < (self._graph.indices.numel() if train is None else train.size(1))
 
     def prepare(self, batch: Batch) -> LinkSample:
-        """The batch's pairs, then `train.negatives` drawn ones for each edge, with their neighbourhood."""
-        pairs, is_edge = self._examples(batch.seeds), self._has_edge(batch.seeds)
-        drawn = negatives(
-            self._known, self._graph.num_nodes, batch.seeds[is_edge], self._seed, batch.epoch, self._negatives
-        )
-        pairs = torch.cat([pairs, torch.stack(drawn)], 1)
-        seeds, places = torch.unique(pairs, return_inverse=True)
-        everyone = self._has_edge(batch.everyone)
-        hidden = both_ways(self._graph, *self._examples(batch.everyone[everyone]))
-        y = torch.cat([is_edge, is_edge.new_zeros(drawn[0].numel())]).to(self._precision.weights)
-        weights = batch.weights.to(is_edge.device)
-        weights = torch.cat([weights, weights[is_edge].repeat_interleave(self._negatives)])
-        total = self._loss.total(torch.zeros(everyone.numel() + self._negatives * int(everyone.sum())))
+        """The pairs of the step, with their neighbourhood."""
+        scored, hidden_pairs = self._pairs_of(batch)
+        seeds, places = torch.unique(scored.pairs, return_inverse=True)
+        scored = scored._replace(pairs=places)
+        hidden = both_ways(self._graph, *hidden_pairs)
         if isinstance(self._own, PygModel):
             subgraph = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
-            return LinkSample(self._features.fetch(subgraph.places), [subgraph], places, y, weights, total)
+            return LinkSample(self._features.fetch(subgraph.places), [subgraph], scored)
         blocks = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
         hops = sampled_hops(blocks, (self._seed, batch.epoch, batch.step))
-        return LinkSample(self._features.fetch(blocks[0].nodes), hops, places, y, weights, total)
+        return LinkSample(self._features.fetch(blocks[0].nodes), hops, scored)
 
     def scores(self, prepared: LinkSample, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:
         rows = super().scores(prepared, gathered, randomness)
-        return self._decoder.scores(rows, prepared.pairs).to(self._precision.weights)
+        return self._decoder.scores(rows, prepared.scored.pairs).to(self._precision.weights)
 
     def error(self, scores: Tensor, batch: Batch, prepared: LinkSample) -> Tensor:  # noqa: ARG002 - of the base class
-        loss = self._loss(scores, prepared.y, prepared.weights, prepared.total)
+        _, y, weights, total = prepared.scored
+        loss = self._loss(scores, y, weights, total)
         if not self._has_divergence:
             return loss
         # A rank's part is its share of the pairs, so the parts of all ranks add up to a mean.
         divergence: Tensor = self.model.kl_loss()  # type: ignore[operator]
-        return loss + prepared.weights.sum() / prepared.total * divergence / self._graph.num_nodes
+        return loss + weights.sum() / total * divergence / self._graph.num_nodes
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
@@ -189,20 +262,6 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
                     found |= {split: self._score(rows, split) for split in own}
                     rows.settle()
         return {split: found[split] for split in splits}
-
-    def _score(self, rows: Features, split: str) -> Score:
-        pairs, each = (
-            [getattr(self._graph, name) for name in (split, f"{split}_negatives")],
-            getattr(self._graph, f"{split}_each"),
-        )
-        scores = [self._scored(rows, part) for part in pairs]
-        y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
-        kept = self._metric.kept(torch.cat(scores), y)
-        if self._is_auc:
-            return auc(*scores)
-        own = [own_slice(part.size(1)) for part in pairs]
-        places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
-        return self._metric.score(kept, y, torch.cat(places), each)
 
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference[Any]:
         """Exact outputs, when the edges of this graph carry messages."""
@@ -226,16 +285,8 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             rows = own_rows(chain([first], parts), len(own), self._features.spill)
         return of_all(rows, self._graph.num_nodes, self._features, self._task)
 
-    def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
-        """The scores of this rank's slice of the pairs."""
-        own = own_slice(pairs.size(1))
-        parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
-        fetches = one_ahead((part, rows.fetch(part.flatten())) for part in parts)
-        scores = [
-            self._decoder.scores(fetch.rows(), torch.arange(part.numel(), device=part.device).view(2, -1))
-            for part, fetch in fetches
-        ]
-        return torch.cat(scores).to(self._precision.weights)
+    def _decoded(self, rows: Tensor, pairs: int) -> Tensor:
+        return self._decoder.scores(rows, torch.arange(2 * pairs, device=rows.device).view(2, -1))
 
 
 def encoder_of(model: nn.Module, name: str) -> OwnModel:
@@ -248,38 +299,52 @@ def encoder_of(model: nn.Module, name: str) -> OwnModel:
 
 
 class Decoder:
-    """Scores pairs from the rows of nodes: by `decode(z, edge_label_index)`, `score(sources, targets)`, or products."""
+    """Scores pairs from the rows of nodes: by `decode(z, edge_label_index)`, `score(sources, targets)`, or products.
 
-    def __init__(self, model: nn.Module, name: str) -> None:
-        """Raises TaskError if `decode` takes something else."""
-        self._name, self._model = name, model
+    On several types, `z` are the rows by type, or `decode(z_source, z_target, edge_label_index)` takes those of both.
+    """
+
+    def __init__(self, model: nn.Module, name: str, edge_type: EdgeType | None = None) -> None:
+        """`edge_type` is that of the pairs, on several types. Raises TaskError if `decode` takes something else."""
+        self._name, self._model, self._edge_type = name, model, edge_type
         self._method = next((method for method in ("decode", "score") if hasattr(model, method)), "")
-        self._takes_pairs, self._keywords = False, {}
+        self._takes_pairs = self._takes_both = False
+        self._keywords: dict[str, Any] = {}
         if hasattr(model, "discriminator_loss"):  # PyG's ARGA
             what = f"{name} has a discriminator, which needs a second optimizer and a step of its own"
             raise TaskError(what, 'use GAE or VGAE, or run your own loop with workload = "command"', Cause.USER)
         if self._method == "decode":
             form = forward_of(model, "decode")
-            required = form.required
-            self._takes_pairs = len(required) == 2 and ("edge" in required[1] or "index" in required[1])
-            if len(required) != 2 or form.rest:
-                message = f"{name}: {form.written}: it must take two arguments"
+            count, last = len(form.required), form.required[-1] if form.required else ""
+            self._takes_pairs = count > 1 and ("edge" in last or "index" in last)
+            self._takes_both = edge_type is not None and count == 3 and self._takes_pairs
+            if (count != 2 and not self._takes_both) or form.rest:
                 hint = "decode(self, z, edge_label_index): one call scores pairs with and without an edge"
-                raise TaskError(message, hint, Cause.USER)
+                if edge_type is not None:
+                    hint = "decode(self, z_dict, edge_label_index): one call scores pairs with and without an edge"
+                raise TaskError(f"{name}: {form.written}: it must take two arguments", hint, Cause.USER)
             if "sigmoid" in form.optional:  # as in PyG's InnerProductDecoder: losses take what is before it
                 self._keywords = {"sigmoid": False}
 
-    def scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
-        """The scores [pairs] of pairs, int64 [2, pairs], of these rows. Raises TaskError."""
+    def scores(self, rows: Tensor | dict[str, Tensor], pairs: Tensor) -> Tensor:
+        """The scores [pairs] of pairs, int64 [2, pairs], of these rows, of several types by type. Raises TaskError."""
         count, method = pairs.size(1), self._method or "the product of two rows"
-        arguments = (rows, pairs) if self._takes_pairs else tuple(rows.index_select(0, side) for side in pairs)
+        if isinstance(rows, Tensor):
+            sides, shapes = [rows, rows], f"{[*rows.shape]}"
+        else:
+            assert self._edge_type is not None
+            sides = [rows[self._edge_type[0]], rows[self._edge_type[2]]]
+            shapes = ", ".join(f"{kind} {[*own.shape]}" for kind, own in rows.items())
+        arguments: list[Any] = [*sides, pairs] if self._takes_both else [rows, pairs]
+        if not self._takes_pairs:
+            arguments = [side.index_select(0, own) for side, own in zip(sides, pairs, strict=True)]
         try:
             if self._method:
                 scores = getattr(self._model, self._method)(*arguments, **self._keywords)
             else:
                 scores = (arguments[0] * arguments[1]).sum(1)
         except Exception as error:
-            message = f"{self._name}: {method} fails on {count} pairs, rows {[*rows.shape]}: {described(error)}"
+            message = f"{self._name}: {method} fails on {count} pairs, rows {shapes}: {described(error)}"
             raise TaskError(message, cause=Cause.USER) from error
         if not isinstance(scores, Tensor) or scores.numel() != count:
             given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
-    from clusterctl.shared.spec import NodeClassificationTrain
+    from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
 
 
 class RelationSample(NamedTuple):
@@ -155,7 +155,7 @@ class RelationNodeClassification(Objective[RelationSample]):
 def embeddings_of(
     graph: HeteroGraph,
     kinds: Iterable[str],
-    train: NodeClassificationTrain,
+    train: NodeClassificationTrain | LinkPredictionTrain,
     dtype: torch.dtype,
     task: Task,
 ) -> Embeddings | None:

@@ -72,7 +72,7 @@ class TypedSample:
 
 
 class TypedRows:
-    """The rows of all types: features in memory or on disk, and embeddings of the types without features."""
+    """The rows of all types: features, wherever they are, and embeddings of the types without features."""
 
     def __init__(
         self,
@@ -83,12 +83,14 @@ class TypedRows:
         cache: int | None,
         start: Any,
         fan_out: Sequence[int],
+        *,
+        split: bool = False,
     ) -> None:
-        """A collective, like `placed_by_type`; `start` and `cache` are as there."""
+        """A collective, like `placed_by_type`; `start`, `cache` and `split` are as there."""
         fan_outs = {relation: tuple(fan_out) for relation in graph.indptr}
         cache = cache if graph.x else None
         self.graph, self._features, self._fetches = placed_by_type(
-            graph, task, precision.values, cache, start, fan_outs
+            graph, task, precision.values, cache, start, fan_outs, split=split and bool(graph.x)
         )
         self._dtypes, self._embeddings, self._task = precision, embeddings, task
         self._whole: Mapping[str, Features] = self._features
@@ -124,13 +126,12 @@ class TypedRows:
         """Where tables between the layers of an evaluation should be: None if in memory."""
         return next((features.spill for features in self._features.values()), None)
 
-    def of_type(self, kind: str) -> Features:
-        """The present features or embeddings of a type, in an evaluation."""
-        return self._whole[kind]
-
     def of(self, places: Tables) -> Tables:
-        """The rows of these nodes in an evaluation, by one rank."""
-        return {kind: self._whole[kind].fetch(own).rows() for kind, own in places.items()}
+        """The rows of these nodes of all types in an evaluation, by one rank; `settle` follows."""
+        rows = self._fetches.fetch(places).rows() if self._fetches else {}
+        return {
+            kind: rows[kind] if kind in rows else self._whole[kind].fetch(own).rows() for kind, own in places.items()
+        }
 
     def stored(self, subgraph: TypedSubgraph) -> Tables:
         """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
@@ -148,8 +149,8 @@ class TypedRows:
         return {kind: rows[kind] for kind in nodes}
 
     def settle(self) -> None:
-        for features in self._whole.values():
-            features.settle()
+        if self._fetches:
+            self._fetches.settle()
 
 
 class SeveralTypes:
@@ -254,7 +255,7 @@ class LayerByLayer:
 
     def outputs(self, nodes: Tensor) -> Tensor:
         """The outputs of these nodes, int64, of the type with answers. A collective."""
-        features: dict[str, Features] = {kind: self._rows.of_type(kind) for kind in self._graph.num_nodes}
+        features: dict[str, Features] = {}
         for number, kinds in enumerate(reversed(self._wanted)):
             features = {kind: self._of_all(number, kind, features) for kind in self._graph.num_nodes if kind in kinds}
         rows = features[self._kind].fetch(nodes).rows()
@@ -268,9 +269,8 @@ class LayerByLayer:
         last = number == len(self._wanted) - 1
         parts = []
         for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most) if len(own) else ():
-            x = {
-                other: features[other].fetch(places).rows() for other, places in hop.nodes.items() if other in features
-            }
+            hidden = {other: one.fetch(hop.nodes[other]).rows() for other, one in features.items()}
+            x = hidden if number else self._rows.of(hop.nodes)
             found = self._own.layer_of_types(number, hop, x, last=last)
             if kind not in found:
                 message = f"{self._own.name}: layer {number} gives no rows of {kind}, which later layers read"
@@ -278,7 +278,7 @@ class LayerByLayer:
             parts.append(found[kind])
         empty = torch.empty(0, 1, dtype=next(self._own.model.parameters()).dtype, device=self._task.device)
         rows = own_rows(parts or [empty], len(own), spill)
-        for one in features.values():
+        for one in features.values() if number else [self._rows]:
             one.settle()
         return rows_of_all_types(rows, count, self._task, spill)
 
@@ -356,6 +356,7 @@ class TypedNodeClassification(Objective[TypedSample]):
     """Trains the model `train.model` on examples of one node type of a graph with several types."""
 
     own_training: OwnTraining
+    _graph: LabelledHeteroGraph
 
     def __init__(
         self,
@@ -366,9 +367,9 @@ class TypedNodeClassification(Objective[TypedSample]):
         *,
         split: bool = False,
     ) -> None:
-        """`cache` is as for `placed_by_type`. Raises TaskError if these settings do not suit several types."""
+        """`cache` and `split` are as for `placed_by_type`. Raises TaskError if settings do not suit several types."""
         super().__init__(train, task)
-        check_settings(train, graph, split=split)
+        check_settings(train, graph)
         outputs, kind = graph.num_classes, graph.node_type
         self.classes = outputs if train.loss == "cross_entropy" else 0
         self.unit = "nodes" if graph.seed_nodes is None else "rows"
@@ -382,7 +383,7 @@ class TypedNodeClassification(Objective[TypedSample]):
             """How often each node is a seed in an epoch."""
             return {kind: graph.nodes_of(graph.train).bincount(minlength=graph.num_nodes[kind]).float()}
 
-        self._rows = TypedRows(graph, task, self._precision, embeddings, cache, start, train.fan_out)
+        self._rows = TypedRows(graph, task, self._precision, embeddings, cache, start, train.fan_out, split=split)
         self._graph = self._rows.graph
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
@@ -462,13 +463,12 @@ class TypedNodeClassification(Objective[TypedSample]):
         return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
 
 
-def check_settings(train: NodeClassificationTrain, graph: LabelledHeteroGraph, *, split: bool) -> None:
+def check_settings(train: NodeClassificationTrain, graph: LabelledHeteroGraph) -> None:
     """Raise TaskError if these settings do not suit a model on several types of nodes and edges."""
     unsupported = {
         'train.sampling = "labor"': train.sampling == "labor",
         f'train.batch = "{train.batch}"': train.batch != "sampled",
         "train.sampler": train.sampler is not None,
-        'data.placement = "split"': split,
         "train.hops": bool(train.hops) and graph.is_temporal,
         "train.temporal_strategy": train.temporal_strategy != "uniform" and not graph.is_temporal,
     }

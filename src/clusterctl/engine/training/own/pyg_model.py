@@ -62,7 +62,7 @@ def check_takes_one_type(model: Any, name: str, method: str = "forward") -> None
         return  # a function that makes the model
     form = forward_of(model, method)
     if form.is_by_type and not hasattr(model, "layer"):
-        hint = 'return HeteroData from data.load, and use workload "node-classification"'
+        hint = "return HeteroData from data.load"
         raise TaskError(f"{name}: {form.written}: the data has one type of nodes and edges", hint, Cause.USER)
 
 
@@ -189,7 +189,7 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         where = f"{' and '.join(of_layers)} and perhaps others" if of_layers else "such as for dropout"
         instead = "with dropout from clusterctl.pyg it does not"
         if of_layers:
-            instead = "GATConv and GATv2Conv draw by edge, and dropout from clusterctl.pyg by node"
+            instead = "GATConv, GATv2Conv and TransformerConv draw by edge, and dropout from clusterctl.pyg by node"
         print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clusterctl.engine.graph.dropout import rows_of_types
 from clusterctl.engine.training.own.model import (
@@ -27,6 +28,7 @@ from clusterctl.shared.errors import Cause, TaskError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.engine.graph.storage import EdgeType
     from clusterctl.engine.graph.typed_hops import TypedHop
     from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
 
@@ -40,7 +42,7 @@ class TypedModel(OwnModel):
     def __init__(self, model: nn.Module, name: str, classes: int | None, kind: str, method: str = "forward") -> None:
         """Raises TaskError if the model cannot be called."""
         super().__init__(model, name, classes, method)
-        self.form, self.kind = forward_of(model, method), kind
+        self.form, self.kind, self.kinds = forward_of(model, method), kind, [kind]
         if not self.by_layer and (problem := self.form.problem_with_types):
             what, hint = problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
@@ -68,12 +70,16 @@ class TypedModel(OwnModel):
             return rows if wanted is None else rows.index_select(0, wanted)
         (subgraph,) = hops
         rows = self.rows(subgraph, x)
+        return self.of_seeds(self.of_type(rows, self.kind) if isinstance(rows, dict) else rows, subgraph, self.kind)
+
+    def of_type(self, rows: Any, kind: str) -> Any:
+        """One type of what the model gives as a dict. Raises TaskError."""
+        if isinstance(rows, dict) and kind in rows:
+            return rows[kind]
+        given = type(rows).__name__
         if isinstance(rows, dict):
-            if self.kind not in rows:
-                message = f"{self.name}: {self.method} gives rows of {', '.join(map(str, rows)) or 'no type'}"
-                raise TaskError(message, f"rows of {self.kind} are wanted", Cause.USER)
-            rows = rows[self.kind]
-        return self.of_seeds(rows, subgraph, self.kind)
+            given = f"rows of {', '.join(map(str, rows)) or 'no type'}"
+        raise TaskError(f"{self.name}: {self.method} gives {given}", f"rows of {kind} are wanted", Cause.USER)
 
     def layer_of_types(self, number: int, hop: TypedHop, x: Rows, *, last: bool) -> Rows:
         """The new rows of the hop's targets, by type. Raises TaskError if the number of rows of a type is wrong."""
@@ -131,8 +137,9 @@ class TypedModel(OwnModel):
             "x_dict": x,
             "edge_index_dict": subgraph.edge_index,
             "n_id_dict": subgraph.places,
-            "batch_size": subgraph.seeds.get(self.kind, 0),
         }
+        if len(self.kinds) == 1:
+            found["batch_size"] = subgraph.seeds.get(self.kind, 0)
         trees = subgraph.trees
         if trees is not None:
             found |= {"batch_dict": trees.of_rows, "seed_time": trees.latest}
@@ -152,8 +159,13 @@ class TypedModel(OwnModel):
         found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]
         for name in self.form.required:
             if name not in found:
-                message = f"{self.name}: {self.form.written}: nobody fills {name}, since the data has no times"
-                raise TaskError(message, f"give {name} a default, or set time of the nodes or edges", Cause.USER)
+                why, hint = "the data has no times", f"give {name} a default, or set time of the nodes or edges"
+                if name == "batch_size":
+                    why, hint = (
+                        f"there are seeds of {' and of '.join(self.kinds)}",
+                        "give it a default, or leave it out",
+                    )
+                raise TaskError(f"{self.name}: {self.form.written}: nobody fills {name}, since {why}", hint, Cause.USER)
         return [], {name: found[name] for name in self.form.names if name in found}
 
     @staticmethod
@@ -168,7 +180,44 @@ class TypedModel(OwnModel):
                     data[kind][name] = found[f"{name}_dict"][kind]
         for relation, edges in found["edge_index_dict"].items():
             data[relation].edge_index = edges
-        data.batch_size = found["batch_size"]
-        if "seed_time" in found:
-            data.seed_time = found["seed_time"]
+        for name in ("batch_size", "seed_time"):
+            if name in found:
+                data[name] = found[name]
         return data
+
+
+class EndsModel(TypedModel):
+    """Calls a model for both ends of edges: its outputs are the seeds' rows of the source's type, then the target's.
+
+    The types' rows may differ in width: the narrower ones are padded, and `by_type` takes them apart.
+    """
+
+    def __init__(self, model: nn.Module, name: str, edge_type: EdgeType) -> None:
+        """Its method `encode` is called, or else `forward`. Raises TaskError if it cannot be."""
+        if hasattr(model, "layer"):
+            hint = "write encode(self, x_dict, edge_index_dict) instead"
+            what = f"{name} has layer(i, hop, x), which link prediction on several types does not call"
+            raise TaskError(what, hint, Cause.USER)
+        method = "encode" if hasattr(model, "encode") else "forward"
+        form = forward_of(model, method)
+        if pairs := [argument for argument in form.required if "label_index" in argument]:
+            hint = "split it: encode(self, x_dict, edge_index_dict) and decode(self, z_dict, edge_label_index)"
+            raise TaskError(f"{name}: {form.written}: nobody fills {pairs[0]}", hint, Cause.USER)
+        super().__init__(model, name, None, edge_type[0], method)
+        self.kinds = list(dict.fromkeys((edge_type[0], edge_type[2])))
+        self._widths: dict[str, int] = {}
+
+    def outputs(self, hops: Sequence[Any], x: Rows) -> Tensor:  # type: ignore[override]
+        (subgraph,) = hops
+        rows = self.rows(subgraph, x)
+        if isinstance(rows, Tensor) and len(self.kinds) == 1:
+            rows = {self.kind: rows}
+        parts = [self.of_seeds(self.of_type(rows, kind), subgraph, kind) for kind in self.kinds]
+        self._widths = {kind: part.size(1) for kind, part in zip(self.kinds, parts, strict=True)}
+        most = max(self._widths.values())
+        return torch.cat([part if part.size(1) == most else F.pad(part, (0, most - part.size(1))) for part in parts])
+
+    def by_type(self, rows: Tensor, sources: int) -> Rows:
+        """The rows of both ends by type, of which the first `sources` are of the source's type if they differ."""
+        parts = [rows] if len(self.kinds) == 1 else [rows[:sources], rows[sources:]]
+        return {kind: part[:, : self._widths[kind]] for kind, part in zip(self.kinds, parts, strict=True)}
