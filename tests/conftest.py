@@ -17,8 +17,8 @@ from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_reco
 
 pytest_plugins = [
     "support.side_by_side",
+    "support.images",  # before sandbox_fixture, which imports it
     "support.sandbox_fixture",
-    "support.images",
     "support.late_fixture",
     "support.far",
 ]

@@ -64,7 +64,7 @@ def test_a_request_just_above_what_they_needed_gets_the_larger_one(fabricate: Fa
 def test_memory_for_each_cpu_gets_that_key(fabricate: Fabricate) -> None:
     runs = [finished(fabricate, number) for number in (1, 2, 3)]
     line = advice(job_of(runs[0], memory=None, mem_per_cpu="16G", cpus_per_task=2), runs[0].path.parent)
-    assert line.endswith("4G of 64G memory: --set resources.mem_per_cpu=1280M")
+    assert line.endswith('4G of 64G memory: `resources.mem_per_cpu = "1280M"`')
 
 
 @pytest.mark.parametrize(
