@@ -35,21 +35,21 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CHANGES = 3
 
 
-class Stages:
-    """A listener that times the stages of a build."""
+class Steps:
+    """A listener that times the steps of a build."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._stage, self._since = "", time.perf_counter()
+        self._step, self._since = "", time.perf_counter()
 
-    def stage(self, text: str, total: int | None = None) -> None:  # noqa: ARG002 - the listeners' signature
+    def begin(self, text: str, total: int | None = None) -> None:  # noqa: ARG002 - the listeners' signature
         self.end()
-        self._stage = text.split(" localhost")[0]
+        self._step = text.split(" localhost")[0]
 
     def end(self) -> None:
         now = time.perf_counter()
-        if self._stage:
-            self.seconds[self._stage] = now - self._since
+        if self._step:
+            self.seconds[self._step] = now - self._since
         self._since = now
 
     def output(self, line: str) -> None:
@@ -113,13 +113,13 @@ def main() -> None:
         place = Path(scratch)
         request = BuildRequest(name="benchmark", base="bootstrap")
         print(f"make container, with {engine.kind}")
-        timed("everything not cached yet", lambda: build(request, engine, place, cache, PYTHON, Stages()))
+        timed("everything not cached yet", lambda: build(request, engine, place, cache, PYTHON, Steps()))
         for number in range(CHANGES):
-            stages = Stages()
+            steps = Steps()
             with one_file_changed(number):
-                timed("one file changed", lambda: build(request, engine, place, cache, PYTHON, stages), aim=15)  # noqa: B023
-            stages.end()
-            print("    " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in stages.seconds.items()))
+                timed("one file changed", lambda: build(request, engine, place, cache, PYTHON, steps), aim=15)  # noqa: B023
+            steps.end()
+            print("    " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.seconds.items()))
 
         print("\nexisting images")
         image = place / "benchmark.sqsh"
@@ -133,7 +133,7 @@ def main() -> None:
         print("\nconverting an archive to squashfs")
         archive = place / "saved.tar"
         subprocess.run([engine.program, "push", "-q", "localhost/benchmark", f"docker-archive:{archive}"], check=True)
-        ours = timed("clusterctl image import", lambda: import_file(archive, "converted", place, Stages()))
+        ours = timed("clusterctl image import", lambda: import_file(archive, "converted", place, Steps()))
         rival = timed("tar and mksquashfs -comp lzo", lambda: unpack_and_squash(archive, place))
         mine, theirs = ((place / name).stat().st_size / 2**20 for name in ("converted.sqsh", "rival.sqsh"))
         print(f"  time {ours / rival:.2f} of the rival's, size {mine:.0f} MiB compared with {theirs:.0f} MiB")

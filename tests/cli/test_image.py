@@ -105,13 +105,13 @@ def test_mistakes_are_reported_with_a_hint(
     assert "Traceback" not in err
 
 
-def test_a_build_is_shown_by_stages_on_a_pipe_and_with_a_bar_on_a_terminal() -> None:
+def test_a_build_is_shown_by_steps_on_a_pipe_and_with_a_bar_on_a_terminal() -> None:
     for terminal in (False, True):
         console = Console(force_terminal=terminal, width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
         with shown(console) as progress:
-            progress.stage("building")
+            progress.begin("building")
             progress.output("STEP 1/3 \x1b[31mhidden escape")
-            progress.stage("writing", total=2**20)
+            progress.begin("writing", total=2**20)
             progress.advance(2**19)
             progress.advance(2**19)
         console.file.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
+from clusterctl.launcher.display.terminal import LastLine, frame_of, times_of
 from clusterctl.launcher.observe.logs import Logs, Selection
 from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.record.layout import RunDir

@@ -32,7 +32,7 @@ from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.launcher.submission.environments import build
 
 class Shown(ProgressListener):
-    def stage(self, text, total=None):
+    def begin(self, text, total=None):
         print(text, flush=True)
 
 lock, folder = map(Path, sys.argv[1:])

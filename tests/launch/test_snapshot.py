@@ -413,25 +413,25 @@ def test_a_file_that_is_edited_while_it_is_copied_is_not_shared(
 def test_a_large_copy_reports_progress(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Recorder(ProgressListener):
         def __init__(self) -> None:
-            self.stages: list[tuple[str, int | None]] = []
+            self.steps: list[tuple[str, int | None]] = []
             self.done = 0
 
-        def stage(self, text: str, total: int | None = None) -> None:
-            self.stages.append((text, total))
+        def begin(self, text: str, total: int | None = None) -> None:
+            self.steps.append((text, total))
 
         def advance(self, size: int) -> None:
             self.done += size
 
     (project / "weights.bin").write_bytes(b"x" * 1000)
     take_snapshot(find_code(tmp_path / "runs", project), small := Recorder())
-    assert small.stages == []
+    assert small.steps == []
     monkeypatch.setattr(snapshot, "_WORTH_A_BAR", 1000)
     (project / "train.py").write_text("print(2)\n")
     take_snapshot(find_code(tmp_path / "runs", project), large := Recorder())
-    assert large.stages == [("copying the code: 3 files", 1009)]
+    assert large.steps == [("copying the code: 3 files", 1009)]
     (project / "weights.bin").write_bytes(b"y" * 1000)
     take_snapshot(find_code(tmp_path / "runs", project, progress=large), large)
-    assert large.stages[1:] == [("reading the code: 3 files", 1009), ("copying the code: 3 files", 1009)]
+    assert large.steps[1:] == [("reading the code: 3 files", 1009), ("copying the code: 3 files", 1009)]
     assert large.done == 3 * 1009
 
 

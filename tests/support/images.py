@@ -41,7 +41,7 @@ _KEPT_SECONDS = 2 * 86400
 class Quiet:
     """A listener that prints what it receives; pytest shows it with a failure."""
 
-    def stage(self, text: str, total: int | None = None) -> None:
+    def begin(self, text: str, total: int | None = None) -> None:
         print(f"{time.strftime('%T')} {text}")
 
     def output(self, line: str) -> None:

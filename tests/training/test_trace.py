@@ -26,7 +26,7 @@ from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import LoopTrain
 from clusterctl.shared.spec.records import InvalidRecord, from_record
 
-STAGES = ["wait for batch", "forward", "backward", "all-reduce", "optimizer"]
+PARTS = ["wait for batch", "forward", "backward", "all-reduce", "optimizer"]
 
 
 class Squares:
@@ -80,19 +80,19 @@ def within(outer: dict[str, Any], events: list[dict[str, Any]], category: str) -
     ]
 
 
-def test_traced_steps_hold_the_stages_of_the_loop_and_their_operators(task: Task, tmp_path: Path) -> None:
+def test_traced_steps_hold_the_parts_of_the_loop_and_their_operators(task: Task, tmp_path: Path) -> None:
     fit(Squares(), train(profile=(4, 7)), task)  # five steps an epoch
     events = trace_in(tmp_path / "run/attempts/0/profile")
     assert steps_of(events) == [4, 5, 6, 7]
     for step in (event for event in events if event["name"].startswith("ProfilerStep#")):
-        assert within(step, events, "user_annotation") == STAGES
+        assert within(step, events, "user_annotation") == PARTS
         assert "aten::linear" in within(step, events, "cpu_op")
     for name, operator in (("forward", "aten::linear"), ("backward", "aten::mul"), ("all-reduce", "c10d::allreduce_")):
         region = next(event for event in events if event["name"] == name)
         assert operator in within(region, events, "cpu_op")
     sampled = [event for event in events if event["name"] == "sample"]
     assert sampled or torch.__version__ < "2.8"  # older torch traces only the main thread
-    assert {event["tid"] for event in sampled}.isdisjoint({event["tid"] for event in events if event["name"] in STAGES})
+    assert {event["tid"] for event in sampled}.isdisjoint({event["tid"] for event in events if event["name"] in PARTS})
     table = (tmp_path / "run/attempts/0/profile/rank_00000.txt").read_text()
     assert "aten::" in table
     assert "wait for batch" in table
@@ -206,7 +206,7 @@ def test_an_older_torch_traces_the_main_thread_alone(
     monkeypatch.setattr("clusterctl.engine.training.trace._ExperimentalConfig", Older)
     fit(Squares(), train(profile=(4, 7)), task)
     names = {event["name"] for event in trace_in(tmp_path / "run/attempts/0/profile")}
-    assert names >= set(STAGES)
+    assert names >= set(PARTS)
     assert "sample" not in names
 
 

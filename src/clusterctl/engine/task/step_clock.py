@@ -27,18 +27,18 @@ class StepClock:
         self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
         self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
         self._marks: list[tuple[str, Any]] = []
-        self.listener: Callable[[str], None] | None = None  # called with each stage that begins
+        self.listener: Callable[[str], None] | None = None  # called with each part that begins
         self.work = {"nodes": 0, "edges": 0}
         self._noted: dict[str, float] = {}
         self._is_paused = False
 
-    def enter(self, part: str, stage: str = "") -> None:
-        """End the current part and begin `part`; `stage` is a finer name for listeners."""
+    def enter(self, part: str, piece: str = "") -> None:
+        """End the current part and begin `part`; `piece` is a finer name for listeners."""
         if self._is_paused:
             return
         self._marks.append((part, self._now()))
         if self.listener:
-            self.listener(stage or part)
+            self.listener(piece or part)
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -69,12 +69,12 @@ class StepClock:
         """Add other metrics of this step."""
         self._noted = numbers
 
-    def lap(self, part: str, stage: str = "") -> Lap:
+    def lap(self, part: str, piece: str = "") -> Lap:
         """End a step; the next one begins with `part`."""
         marks = [*self._marks, (part, self._now())]
         self._marks = [marks[-1]]
         if self.listener:
-            self.listener(stage or part)
+            self.listener(piece or part)
         return Lap(marks, self._between, self.work, self._noted)
 
 

@@ -1,4 +1,4 @@
-"""A trace of some training steps: the time of each operator, kernel and stage of the loop, on every rank.
+"""A trace of some training steps: the time of each operator, kernel and part of a step, on every rank.
 
 One file per rank in Chrome's trace format (https://ui.perfetto.dev, chrome://tracing), and a table of the costliest
 operators. Steps are named `ProfilerStep#n`, as in torch's own profiler, with the step numbers of the metrics.
@@ -46,7 +46,7 @@ class StepTrace:
         first, self._last = window or (0, 0)
         self._first = first if first <= left else left // 2 + 1
         self._recording: Any = None  # torch's profiler has no types
-        self._regions: list[Any] = []  # the open regions: a step and its stage
+        self._regions: list[Any] = []  # the open regions: a step and its part
 
     def named(self, name: str, work: Callable[[T], P]) -> Callable[[T], P]:
         """Wrap `work` in a region of the trace."""
@@ -69,8 +69,8 @@ class StepTrace:
                 atexit.register(self._recording.__exit__, None, None, None)
             if self._recording:
                 self._open(f"ProfilerStep#{self._done + self._step}")
-                self._task.clock.listener = self._stage
-                self._stage("wait for batch")
+                self._task.clock.listener = self._part
+                self._part("wait for batch")
             yield next(items)
             self._task.clock.listener = None
             while self._regions:
@@ -87,7 +87,7 @@ class StepTrace:
         elif self._step < self._first and self._task.place.rank == 0:
             print(f"no trace: the training ended before step {self._first}", flush=True)
 
-    def _stage(self, name: str) -> None:
+    def _part(self, name: str) -> None:
         if len(self._regions) > 1:
             self._regions.pop().__exit__(None, None, None)
         if name != "sampling":  # the clock's name for waiting for the next step

@@ -76,10 +76,10 @@ def build(
     """
     folder.mkdir(parents=True, exist_ok=True)
     base = _base(request, engine, cache, python, progress)
-    progress.stage(f"wheels for Python {base.python}")
+    progress.begin(f"wheels for Python {base.python}")
     own_torch, for_gpus = base.torch is not None, request.kind == "gpu"
     want = wanted(base.python, request.extras, own_torch=own_torch, replacing=request.replacing, for_gpus=for_gpus)
-    wheels = wheelhouse(cache, want, progress.stage, fresh=request.fresh)
+    wheels = wheelhouse(cache, want, progress.begin, fresh=request.fresh)
     tag = f"localhost/{request.name}:latest"
     versions = {path.name.split("-")[0].lower(): path.name.split("-")[1] for path in wheels.glob("*.whl")}
     arguments = {
@@ -90,8 +90,8 @@ def build(
         "TORCH": base.torch or versions.get("torch", ""),
         "PYG": versions.get("torch_geometric") or base.pyg or "",
     }
-    progress.stage(check_space(space_for(wheels.glob("*.whl"), engine.storage), engine.storage))
-    progress.stage(f"{engine.kind} builds {tag}")
+    progress.begin(check_space(space_for(wheels.glob("*.whl"), engine.storage), engine.storage))
+    progress.begin(f"{engine.kind} builds {tag}")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=wheels.parent) as context:
         _fill(Path(context), request.kind, wheels, want.requirements)
         engine.build(Path(context), tag, arguments, progress.output)
@@ -132,11 +132,11 @@ def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progr
     """Fetch the base image if needed and look at its packages. Raises ImageError."""
     reference = request.base or DEFAULT_BASES[request.kind]
     if reference == BOOTSTRAP:
-        progress.stage("base image")
+        progress.begin("base image")
         reference = bootstrapped(engine, python, progress.output, fresh=request.fresh)
     found = engine.describe(reference)
     if found is None or (request.fresh and request.base != BOOTSTRAP):
-        progress.stage(f"{engine.kind} pulls {reference}")
+        progress.begin(f"{engine.kind} pulls {reference}")
         engine.pull(reference, progress.output)
         found = engine.known(reference)
     note = cache / "bases" / f"{found.digest.removeprefix('sha256:')}.json"

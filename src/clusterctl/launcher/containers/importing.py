@@ -41,12 +41,12 @@ def import_file(path: Path, name: str | None, folder: Path, progress: ProgressLi
     name = files.check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
     folder.mkdir(parents=True, exist_ok=True)
     if files.is_squashfs(path):
-        progress.stage(f"copying {path.name}", path.stat().st_size)
+        progress.begin(f"copying {path.name}", path.stat().st_size)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
             return _published(Path(shutil.copyfile(path, Path(place, "image.sqsh"))), name, path.name, folder)
-    progress.stage(f"reading {path.name}")
+    progress.begin(f"reading {path.name}")
     with open_archive(path) as archive:
-        progress.stage(f"writing {name}{files.SUFFIX}")
+        progress.begin(f"writing {name}{files.SUFFIX}")
         return keep(members_of(archive), archive.config, name, path.name, folder, progress)
 
 
@@ -115,7 +115,7 @@ def keep(
 def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
     """Pack the engine's image `reference` as NAME.sqsh in `folder`."""
     config = engine.known(reference)
-    progress.stage(f"writing {name}{files.SUFFIX}")
+    progress.begin(f"writing {name}{files.SUFFIX}")
     with engine.exported(reference) as stream:
         return keep(members_of_stream(stream), config, name, source, folder, progress)
 
@@ -134,13 +134,13 @@ def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: P
     local = reference
     if "#" in reference or engine.describe(reference) is None:  # otherwise it was built or pulled here before
         local = as_engines_write(reference)
-        progress.stage(f"{engine.kind} pulls {local}")
+        progress.begin(f"{engine.kind} pulls {local}")
         engine.pull(local, progress.output)
     packed(engine, local, name, reference, folder, progress)
 
 
 def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:
-    progress.stage(f"enroot imports {reference}")
+    progress.begin(f"enroot imports {reference}")
     sqsh = place / "image.sqsh"
     environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}
     command = [enroot, "import", "--output", str(sqsh), f"docker://{reference}"]

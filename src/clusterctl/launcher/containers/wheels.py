@@ -89,7 +89,7 @@ def wanted(
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())), options=options, for_gpus=for_gpus)
 
 
-def wheelhouse(cache: Path, want: Wanted, report: Callable[[str], None] = SILENT.stage, *, fresh: bool = False) -> Path:
+def wheelhouse(cache: Path, want: Wanted, report: Callable[[str], None] = SILENT.begin, *, fresh: bool = False) -> Path:
     """The folder with the wheels of `want` and their dependencies, downloaded if it is missing, or if `fresh`.
 
     `report` gets a description and the size of the download. Raises ImageError if pip cannot download them.

@@ -1,4 +1,4 @@
-"""Progress of an image build or import: a progress bar on a terminal, one line per stage elsewhere.
+"""Progress of an image build or import: a progress bar on a terminal, one line per step elsewhere.
 
 rich is imported when there is something to show: most submissions import no image.
 """
@@ -30,8 +30,8 @@ class Shown(ProgressListener):
         self._task: TaskID | None = None
         self._done, self._drawn = 0, 0.0
 
-    def stage(self, text: str, total: int | None = None) -> None:
-        """Begin a new stage; the one before it is finished."""
+    def begin(self, text: str, total: int | None = None) -> None:
+        """Begin a new step; the one before it is finished."""
         self.finish()
         self._done = 0
         console = self._opened()
@@ -61,7 +61,7 @@ class Shown(ProgressListener):
             self._bar.stop()
 
     def finish(self) -> None:
-        """Fill the bar of the finished stage."""
+        """Fill the bar of the finished step."""
         self._update(completed=self._done or 1, total=self._done or 1, output="")
 
     def _update(self, **values: Any) -> None:

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display import terminal
-from clusterctl.launcher.display.last_line import frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, duration, plain, share
 from clusterctl.launcher.display.runs_table import note
+from clusterctl.launcher.display.terminal import frame_of, times_of
 from clusterctl.launcher.observe.attempt import read_host
 from clusterctl.launcher.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.launcher.observe.lines import Growing

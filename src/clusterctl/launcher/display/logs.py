@@ -8,8 +8,8 @@ import textwrap
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.display.last_line import LastLine, frame_of, times_of
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
+from clusterctl.launcher.display.terminal import LastLine, frame_of, times_of
 from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped, time_of
 from clusterctl.shared.record.roles import labels
 

@@ -37,7 +37,7 @@ _MOST_TEXT = 200
 def receive(environment: Environment, client: ClientData, folder: Path, progress: ProgressListener) -> None:
     """Fill the new `folder` with the wheels of `environment`, from the machine where the command was typed."""
     assert environment.facts
-    progress.stage("receiving the wheels from the machine where the command was typed")
+    progress.begin("receiving the wheels from the machine where the command was typed")
     facts = {"libc": environment.facts.libc, "markers": dict(environment.facts.markers)}
     stream = Unpacked(client.ask({"wheels": str(environment.lock), **facts}))
     make_new(folder)
@@ -74,7 +74,7 @@ def fetched(lock: Path, question: dict[str, Any], progress: ProgressListener) ->
         variables, pip = installer_variables(), pip_of()
         if wanted.index and not has_own_pip_index(pip, variables):
             variables["PIP_INDEX_URL"] = wanted.index
-        progress.stage(f"fetching the wheels of {wanted.file} for Python {python}, glibc 2.{libc[1]} on {machine}")
+        progress.begin(f"fetching the wheels of {wanted.file} for Python {python}, glibc 2.{libc[1]} on {machine}")
         words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp", "--no-input"]
         version = ".".join(python.split(".")[:2])
         words += [f"--python-version={version}", *(f"--platform={one}" for one in platforms(machine, int(libc[1])))]

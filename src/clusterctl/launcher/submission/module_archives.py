@@ -100,7 +100,7 @@ def _archived(environment: str, archives: Path, progress: ProgressListener) -> P
         os.utime(archive)  # recent archives are kept even if no run refers to them yet (api/clean.py)
     else:
         size = sum(entry.size for entry in entries)
-        progress.stage(f"archiving the modules of {environment}: {len(entries)} files", size)
+        progress.begin(f"archiving the modules of {environment}: {len(entries)} files", size)
         _write(archive, entries, progress)
     return archive
 

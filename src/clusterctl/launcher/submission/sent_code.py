@@ -121,7 +121,7 @@ def received(runs: Path, project: Path, client: ClientData, progress: ProgressLi
                 missing.append(number)
         if missing:
             size = sum(files[number].size for number in missing)
-            progress.stage(f"receiving the code: {plural(len(missing), 'file')}", size)
+            progress.begin(f"receiving the code: {plural(len(missing), 'file')}", size)
             pieces = client.ask({"project": sent.path, "files": missing})
             _store(((files[number], digests[files[number].name]) for number in missing), pieces, shared, progress)
         take_snapshot(code, progress)

@@ -209,10 +209,10 @@ def digests_of(place: str, files: list[CodeFile], known: KnownDigests, progress:
 
 
 def _announce(what: str, files: list[CodeFile], progress: ProgressListener) -> None:
-    """Report a progress stage if there is so much that it takes noticeable time."""
+    """Report a step if there is so much that it takes noticeable time."""
     size = sum(file.size for file in files)
     if size > _WORTH_A_BAR or len(files) > _MANY:
-        progress.stage(f"{what} the code: {plural(len(files), 'file')}", size)
+        progress.begin(f"{what} the code: {plural(len(files), 'file')}", size)
 
 
 def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:
