@@ -97,15 +97,17 @@ def with_real_output(expected: list[str], found: list[str]) -> list[str]:
 
 
 def follow(
-    guide: str, project: Path, environment: dict[str, str], page: Path | None = None, home: Path | None = None
+    guide: str | Path, project: Path, environment: dict[str, str], *, update: bool = False, home: Path | None = None
 ) -> int:
     """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
-    reading. The outputs are written into `page`, if given, where the guide has `...`; they show /home/me for `home`.
+    reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`.
     """
+    page = guide if isinstance(guide, Path) else None
+    text = page.read_text() if page else str(guide)
     done = 0
-    for language, block in steps(guide):
+    for language, block in steps(text):
         if language in ("sh", "dockerfile"):
             continue
         if language != "console":
@@ -132,7 +134,7 @@ def follow(
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)
             assert found is not None, f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
-            if page and (real := with_real_output(expected, found)) != expected:
+            if page and update and (real := with_real_output(expected, found)) != expected:
                 old, new = ("\n".join([f"$ {command}", *lines]) for lines in (expected, real))
                 page.write_text(page.read_text().replace(old, new, 1))
             done += 1
@@ -156,4 +158,4 @@ def follow_here(guide: str, folder: Path, *, update: bool = False, **variables: 
         **variables,
     }
     page = GUIDES / f"{guide}.md"
-    return follow(page.read_text(), project, environment, page if update else None, folder)
+    return follow(page, project, environment, update=update, home=folder)
