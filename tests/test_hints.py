@@ -228,7 +228,7 @@ TYPED = [
     Typed(
         hint="image list",
         before=lambda desk: desk.write("cluster/built.toml", 'container_runtime = "builtin"\npolling_floor = 0\n'),
-        given="submit ./job.toml --cluster built --set container.image=nothing",
+        given="submit ./job.toml --cluster built --set container.image=./nothing.sqsh",
         effect="no images in",
     ),
     Typed(hint="image verify", typed="image verify"),

@@ -148,7 +148,7 @@ def test_a_dependency_that_has_ended_is_judged_by_its_run_directory(chain: Chain
 
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_every_command_in_the_guide_works(stage: Stage) -> None:
+def test_every_command_in_the_guide_works(stage: Stage, update_golden: bool) -> None:
     (stage.folder / "jobs").mkdir()
     clusters = Path(stage.environment["XDG_CONFIG_HOME"]) / "clusterctl" / "cluster"
     clusters.mkdir(parents=True)
@@ -159,4 +159,4 @@ def test_every_command_in_the_guide_works(stage: Stage) -> None:
         "CLUSTERCTL_CLUSTER": stage.cluster,
         "COLUMNS": "120",
     }
-    assert follow(GUIDE.read_text(), stage.folder, environment) >= 8
+    assert follow(GUIDE, stage.folder, environment, update=update_golden, home=stage.folder.parent) >= 8

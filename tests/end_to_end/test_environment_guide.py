@@ -15,7 +15,7 @@ FOLDER = Path("/tmp/environment-guide")
 
 
 @pytest.mark.long
-def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path, update_golden: bool) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "project" / "jobs").mkdir(parents=True)
     others = ("CLUSTERCTL_", "VIRTUAL_ENV", "CONDA_")
@@ -26,5 +26,5 @@ def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
         "CLUSTERCTL_CLUSTER": "local",
         "COLUMNS": "120",
     }
-    assert follow(GUIDE.read_text(), FOLDER / "project", environment) >= 7
+    assert follow(GUIDE, FOLDER / "project", environment, update=update_golden) >= 7
     shutil.rmtree(FOLDER)

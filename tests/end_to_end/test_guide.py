@@ -31,6 +31,6 @@ def home(sandbox: RunningSandbox) -> dict[str, str]:
 
 
 @pytest.mark.long  # each step is also covered by a scenario
-def test_every_command_in_the_guide_works(home: dict[str, str]) -> None:
-    assert follow(GUIDE.read_text(), Path("/tmp/guide/project"), home) >= 8
+def test_every_command_in_the_guide_works(home: dict[str, str], update_golden: bool) -> None:
+    assert follow(GUIDE, Path("/tmp/guide/project"), home, update=update_golden) >= 8
     shutil.rmtree("/tmp/guide")

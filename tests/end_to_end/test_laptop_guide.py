@@ -13,8 +13,8 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-your-lap
 
 
 @pytest.mark.long
-def test_every_command_in_the_guide_works(far: Far, tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(far: Far, tmp_path: Path, update_golden: bool) -> None:
     (tmp_path / "cluster").mkdir()
     environment = far.environment
     environment |= {"PATH": f"{Path(CLUSTERCTL).parent}:{environment['PATH']}", "COLUMNS": "120"}
-    assert follow(GUIDE.read_text(), tmp_path, environment) == 8
+    assert follow(GUIDE, tmp_path, environment, update=update_golden, home=tmp_path) == 8

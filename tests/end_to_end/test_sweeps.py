@@ -117,14 +117,14 @@ def test_runs_of_a_killed_submit_are_found_in_their_array(stage: Stage) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_every_command_in_the_guide_works(stage: Stage) -> None:
+def test_every_command_in_the_guide_works(stage: Stage, update_golden: bool) -> None:
     environment = {
         **stage.environment,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CLUSTERCTL_CLUSTER": stage.cluster,
         "COLUMNS": "160",
     }
-    assert follow(GUIDE.read_text(), stage.folder, environment) >= 7
+    assert follow(GUIDE, stage.folder, environment, update=update_golden, home=stage.folder.parent) >= 7
 
 
 @pytest.mark.long

@@ -157,7 +157,9 @@ def test_a_debugger_stops_one_rank(user: Stage) -> None:
     submit, tunnel = recipe(
         "A debugger in one rank", **{"5678": port, 'env.DEBUG_PORT="5678"': f'env.DEBUG_PORT="{port}"'}
     )
-    done = user.call(*submit)
+    at = submit.index("--")
+    patience = ["--set", "env.DEBUGPY_PROCESS_SPAWN_TIMEOUT=300"]  # of debugpy with its adapter, on a busy machine
+    done = user.call(*submit[:at], *patience, *submit[at:])
     assert done.returncode == 0, done.stderr
     run = done.stdout.strip()
     wait_until(lambda: "the answer is 42" in user.call("logs", run, "--rank", "0").stdout, 60, "rank 0, which goes on")

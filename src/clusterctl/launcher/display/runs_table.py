@@ -189,15 +189,14 @@ def _made_to_fit(columns: list[str], cells: dict[str, list[str]], widths: dict[s
 
     columns, whole = [*columns], widths["NOTE"]
     widths["NOTE"] = min(whole, _USEFUL_NOTE)
-    while beyond() > 0 and _importance(least := max(columns, key=_importance)) > _BAR:
+    while beyond() > 0 and _importance(least := max(columns, key=_importance)) >= _BAR:
         columns.remove(least)
+    if beyond() > 0 and widths["PROGRESS"] > len("PROGRESS"):
+        cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
+        widths["PROGRESS"] = len("PROGRESS")
     widths["NOTE"] = min(whole, _SHORTEST_NOTE)
     while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
-        if _importance(least) < _BAR and widths["PROGRESS"] > len("PROGRESS"):
-            cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
-            widths["PROGRESS"] = len("PROGRESS")
-        else:
-            columns.remove(least)
+        columns.remove(least)
     if "NOTE" in columns:
         widths["NOTE"] = min(whole, widths["NOTE"] - beyond())
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
