@@ -182,8 +182,9 @@ def test_what_waits_for_the_run_waits_for_its_last_job(host: Host, listed: str, 
 def test_what_was_queued_after_the_other_job_waits_for_it_too(host: Host) -> None:
     """A dependant whose submission began before."""
     host.others["squeue"] = 'cat "${0%/*}/queue" 2>/dev/null'
-    queue = host.srun.with_name("queue")
-    late = f"until [ -s successor.json ]; do sleep 0.1; done\nsleep 1\necho '14 afterok:12(unfulfilled)' >{queue}\n"
+    queue = quote(str(host.srun.with_name("queue")))
+    late = "until [ -s successor.json ]; do sleep 0.1; done\nsleep 1\n"
+    late += f"echo '14 afterok:12(unfulfilled)' >{queue}\n"
     host.call(late + ONE_KILLED + CHECKPOINT + "exit 137")
     assert asked(host, "update") == ["update JobId=14 Dependency=afterok:13"]
 
