@@ -131,6 +131,7 @@ class Fault(NamedTuple):
     steps: int = 1000
     before: str = ""
     node: str | None = None
+    options: tuple[str, ...] = ()
 
 
 def sends(number: signal.Signals, role: str, rank: int = 0) -> Callable[[Stage, RunDir], object]:
@@ -261,9 +262,7 @@ FAULTS = {
         (f"role.store.program={NOTHING}",), "store", cancels, "cancelled", "cancelled"
     ),
     "cancelled in training": Fault((), "training", cancels, "cancelled", "cancelled"),
-    "cancelled in the queue": Fault(
-        ("resources.begin=now+1hour",), "queue", cancels, "cancelled", "cancelled", attempts=0
-    ),
+    "cancelled in the queue": Fault((), "queue", cancels, "cancelled", "cancelled", attempts=0, options=("--hold",)),
     "cancelled between two roles": Fault(
         (f"role.features.program={NOTHING}",), "features", cancels, "cancelled", "cancelled"
     ),
@@ -301,7 +300,8 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name: str) -> None:
     fault = FAULTS[name]
-    run = stage.submit(written(stage, fault.steps), *(word for one in fault.settings for word in ("--set", one)))
+    words = [*fault.options, *(word for one in fault.settings for word in ("--set", one))]
+    run = stage.submit(written(stage, fault.steps), *words)
     if fault.phase == "training":
         training(stage, run)
     elif fault.phase in ("store", "features"):
