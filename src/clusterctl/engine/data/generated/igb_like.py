@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.data.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS, Population
-from clusterctl.engine.data.igb import ALL_PAPERS, CLASSES, FEATURES, LABELLED, PAPER, RELATIONS
-from clusterctl.shared.spec.data_sizes import IGB_EDGES, IGB_NODES, igb_count, igb_papers
+from clusterctl.engine.data.igb import ALL_PAPERS, CLASSES, FEATURES, LABELLED, RELATIONS
+from clusterctl.shared.spec.data_sizes import IGB_EDGES, IGB_NODES, PAPER, igb_count, igb_papers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
