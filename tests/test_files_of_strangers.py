@@ -26,6 +26,7 @@ READERS = {
     "launcher/api/remote/far_names.py": OURS,
     "launcher/api/remote/several_clusters.py": OURS,
     "launcher/api/remote/served.py": WRITES,
+    "launcher/checks/data_size.py": "members of archives that open_regular has opened",
     "launcher/checks/look.py": KERNEL,
     "launcher/checks/training_set.py": "members of archives that open_regular has opened",
     "launcher/cli/__init__.py": "/dev/null",

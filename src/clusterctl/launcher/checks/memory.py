@@ -70,7 +70,8 @@ class Estimate:
             text = f"about {_size(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
         else:
             text = f"about {_size(self.training)} on each node, by formula"
-        return f"memory: {text}; {_size(self.preparing)} on one node of the run that prepares the data set"
+        more = f"; {_size(self.preparing)} on one node of the run that prepares the data set"
+        return f"memory: {text}" + more * (self.preparing > self.training)
 
 
 @dataclass(frozen=True)
