@@ -16,6 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.transforms import RandomLinkSplit
 
 from clusterctl.engine.data.own_data import own_recipe, prepared
+from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.storage import Graph
@@ -381,6 +382,7 @@ def test_data_is_prepared_anew_for_answers_of_another_kind(project: Path) -> Non
     data = spec.Data(load="loader:load", root=str(project / "root"))
     folders = {own_recipe(data, graph_of, **reading).folder for reading in ({}, {"answers": "numbers"}, {})}
     assert len(folders) == 2
+    assert own_recipe(data, link_graph).folder not in folders  # and for another workload
 
 
 def test_a_change_anywhere_below_the_root_is_noticed(project: Path) -> None:
