@@ -23,7 +23,7 @@ from support.ranks import CORA
                 ("roles", 5, {"COLUMNS": "200"}),
                 ("your-own-model", 5, {"COLUMNS": "200", "CORA": str(CORA)}),
                 ("your-own-loss", 5, {"COLUMNS": "200"}),
-                ("several-types", 4, {"COLUMNS": "200"}),
+                ("several-types", 6, {"COLUMNS": "200"}),
                 ("time", 3, {"COLUMNS": "200"}),
                 ("notifications", 4, {"HOME": ""}),
                 ("trackers", 4, {"HOME": ""}),

@@ -17,7 +17,7 @@ from support.own_nets import BUYS, SOLD_TO, ShopNet, shop, split_shop
 from support.ranks import run_program
 from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.data import HeteroData
+from torch_geometric.data import HeteroData, InMemoryDataset
 
 from clusterctl.engine.data.own_links import links_of, typed_link_graph
 from clusterctl.engine.graph.links import TypedLinkGraph
@@ -376,8 +376,16 @@ def test_bad_splits_are_refused(change: Callable[[list[HeteroData]], None], mess
     assert caught.value.hint
 
 
+class Stored(InMemoryDataset):
+    """A data set of one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate([shop()])
+
+
 def test_one_graph_of_several_types_is_refused() -> None:
-    for one in (shop(), [shop()]):
+    for one in (shop(), [shop()], Stored()):
         with pytest.raises(TaskError, match="which edges are to be predicted") as caught:
             links_of(one, "my:load")
         assert "RandomLinkSplit(edge_types=" in caught.value.hint

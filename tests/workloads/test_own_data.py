@@ -381,6 +381,7 @@ def test_data_is_prepared_anew_for_answers_of_another_kind(project: Path) -> Non
     data = spec.Data(load="loader:load", root=str(project / "root"))
     folders = {own_recipe(data, graph_of, **reading).folder for reading in ({}, {"answers": "numbers"}, {})}
     assert len(folders) == 2
+    assert own_recipe(data, link_graph).folder not in folders  # and for another workload
 
 
 def test_a_change_anywhere_below_the_root_is_noticed(project: Path) -> None:

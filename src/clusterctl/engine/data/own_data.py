@@ -47,6 +47,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     load = found(name, "data.load")
     identity: dict[str, Any] = {
         "load": name,
+        "made": made.__name__,  # two workloads may load the same data
         "edges": "with attributes",
         "times": True,
         "root": data.root and str(Path(data.root).resolve()),

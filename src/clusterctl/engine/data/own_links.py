@@ -37,8 +37,15 @@ _HINT = "split it as torch_geometric.transforms.RandomLinkSplit does: edge_label
 def links_of(result: Any, name: str, notes: list[str] | None = None) -> LinkGraph | TypedLinkGraph:
     """`typed_link_graph` of HeteroData, and otherwise `link_graph`. Raises TaskError."""
     first = result
-    while not is_graph(first) and isinstance(first, dict | tuple | list) and len(first):
-        first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+    if isinstance(first, dict) and first:
+        first = next(iter(first.values()))
+    if (
+        not is_graph(first)
+        and hasattr(first, "__getitem__")
+        and not isinstance(first, dict | str | Tensor)
+        and len(first)
+    ):
+        first = first[0]  # of a list or data set
     return (typed_link_graph if is_graph(first, "HeteroData") else link_graph)(result, name, notes)
 
 

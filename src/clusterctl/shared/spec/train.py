@@ -543,7 +543,8 @@ class LinkPredictionTrain(Learning, LoopTrain):
     """How the scores of pairs are measured, such as by "hits@20", or by your function of predictions and y, as
     MODULE:NAME."""
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
-    """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
+    """Class or function of your code, as MODULE:NAME, that creates the model from the number of features, or by type
+    from metadata."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (10, 10)
