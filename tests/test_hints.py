@@ -34,6 +34,8 @@ PLACEHOLDERS = {
     *(
         "submit JOB --dry-run",
         "rerun RUN --dry-run",
+        "submit SCRIPT --wait",
+        "submit SCRIPT --dry-run=slurm",
         "nodes --for JOB",
         "config show JOB",
         "status RUN",

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "launcher/api/agents/limits.py": "the flags with which the user starts the server: clusterctl mcp",
     "launcher/diagnosis/signatures.py": "srun's words, and about its options",
     "launcher/containers/build.py": "lines of a Dockerfile",
+    "launcher/containers/runtimes.py": "lines of a script",
     "shared/node/launch_command.py": "the options of launchers",
     "engine/data/data_sets.py": "printed by the process of `clusterctl data` itself",
 }
@@ -55,7 +56,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
 def named_flags(text: str) -> list[str]:
     """The flags in `text` that belong to no command named before them, and to no other program."""
-    if COMMANDS.search(text) or re.fullmatch(rf" ?{FLAG.pattern}[ =]{HOLE}", text):  # words of a command line
+    if COMMANDS.search(text) or re.fullmatch(rf"(?: ?{FLAG.pattern}[ =]{HOLE})+", text):  # words of a command line
         return []
     return [flag for flag in FLAG.findall(text) if flag not in OF_OTHERS]
 

@@ -162,7 +162,7 @@ def test_other_files_are_not_batch_scripts(desk: Desk, content: bytes | None, me
         desk.write("train.sbatch", content)
     code, out, err = desk.type("init --from train.sbatch --yes")
     assert (code, out) == (3, "")
-    check_message(err.replace("No such file", "no such file"), message, "batch script" if content else "--from")
+    check_message(err.replace("No such file", "no such file"), message, "script")
 
 
 def test_without_slurm_it_refuses_and_names_the_alternative(desk: Desk) -> None:

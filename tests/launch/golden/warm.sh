@@ -413,7 +413,9 @@ cctl_await_successor() {
 cctl_go_on() { # in the queue, in the one or the other way
   if [ -n "$cctl_short" ]; then
     cctl_go_on_with_more || return
-  elif ! cctl_has_successor; then
+  elif cctl_has_successor; then
+    cctl_move_waiting "$cctl_own_job" "$cctl_successor" # those that were queued after it
+  else
     if [ "$cctl_by" != successor ]; then
       cctl_requeue && return
       [ -z "$cctl_by" ] && ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
@@ -440,7 +442,9 @@ cctl_drop_successor() { # the run has ended
   cctl_ask 30 scancel "$cctl_successor"
 }
 
-# Whether the run goes on in this job, after the one that it waited for.
+# Whether the run goes on in this job, after the one that it waited for. If not, the code with which this job leaves: jobs
+# that wait for the run's success wait for that of this job by now.
+cctl_unneeded=1
 cctl_is_needed() {
   local cctl_text='' cctl_words=''
   [ ! -e "$cctl_run/cancel.json" ] && [ -n "$cctl_last" ] || return
@@ -454,6 +458,7 @@ cctl_is_needed() {
   case $cctl_text in
     *'"requeued": true'* | *'"requeuing": true'* | *'"signal": "LOST"'*) return ;;
     *'"signal": "TERM"'*) ;;
+    *'"exit_code": 0,'*) cctl_unneeded=0 && return 1 ;;
     *'"exit_code": '*) return 1 ;;
   esac
   # It was ended from outside, or lost with its node. In the log, Slurm has the reason, unless the node was lost.
@@ -513,7 +518,7 @@ while [ -d "$cctl_run/attempts/$cctl_number" ]; do
   cctl_number=$((cctl_number + 1))
 done
 [ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
-[ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit 0
+[ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit "$cctl_unneeded"
 # A run may be queued for days, and someone may delete its files meanwhile.
 for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json" ${cctl_environment:+"$cctl_environment/bin/python"}; do
   cctl_await [ -e "$cctl_gone" ] ||

@@ -150,22 +150,22 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
         fits, whose = largest // shared_by, f"the largest of {wanted.where} has"
     if 0 < fits < needed.training:
         request = -(-round(needed.training * _MARGIN) // (1 << 30))
-        ways = [f"resources.memory={request}G"] * (request << 30 <= largest // shared_by and bool(resources.memory))
-        ways += [f"{key}={value}" for key, value in smaller_batch(job, fits).items()]
+        ways = [f'`resources.memory = "{request}G"`'] * (request << 30 <= largest // shared_by and bool(resources.memory))
+        ways += [f"`{key} = {value}`" for key, value in smaller_batch(job, fits).items()]
         text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
         there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
-        hint = " or ".join(f"--set {way}" for way in ways) or _HINT
+        hint = " or ".join(ways) or _HINT
         yield warn("memory", f"{text}; {there}", hint)
     if needed.gpu and (most := gpu_bytes(asked.gpu_type)) and most < needed.gpu:
         text = (
             f"may not fit: by a formula that was never compared with a GPU, it takes about {_size(needed.gpu)} of each"
         )
-        ways = [f"{key}={value}" for key, value in smaller_batch(job, most, on_gpu=True).items()]
-        hint = " or ".join(f"--set {way}" for way in ways) or _HINT
+        ways = [f"`{key} = {value}`" for key, value in smaller_batch(job, most, on_gpu=True).items()]
+        hint = " or ".join(ways) or _HINT
         yield warn("memory", f"{text}; {asked.gpu_type} has {_size(most)}", hint)
 
 
-_HINT = "features may stay on disk (data.cache) or be split over the nodes (data.placement); try it: submit --probe"
+_HINT = "features may stay on disk (data.cache) or be split over the nodes (data.placement); try it: clusterctl submit JOB --probe"
 
 
 def gpu_bytes(kind: str) -> int:

@@ -223,6 +223,6 @@ def refusal(text: str) -> SlurmRefused:
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     part = next((part for part in _HINTS if part in text.lower()), "")
-    hint = _HINTS.get(part, "look at the batch script: repeat the command with --dry-run")
+    hint = _HINTS.get(part, "look at the batch script: clusterctl submit JOB --dry-run")
     words = lines[-1] if lines else "no reason given"
     return SlurmRefused("sbatch refused the job", words, hint, for_size=part in _FOR_SIZE)

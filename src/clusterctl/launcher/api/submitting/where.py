@@ -180,7 +180,7 @@ def choose(given: Mapping[str, Any]) -> str:
     found = offers(names, given.get("job"), **asked)
     progress = given.get("progress", SILENT)
     for line in found.lines:
-        progress.stage(line)
+        progress.begin(line)
     return found.best.cluster
 
 
