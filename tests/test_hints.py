@@ -35,6 +35,7 @@ PLACEHOLDERS = {
         "submit JOB --dry-run",
         "rerun RUN --dry-run",
         "submit SCRIPT --wait",
+        "submit JOB --probe",
         "submit SCRIPT --dry-run=slurm",
         "nodes --for JOB",
         "config show JOB",

@@ -58,7 +58,7 @@ def test_everything_that_the_api_returns_is_drawn() -> None:
         if cls is not None and not issubclass(cls, PLAIN)
         if drawer.draw.dispatch(cls) is drawer.draw.dispatch(object) or not issubclass(cls, Shown)
     }
-    assert undrawn <= {"Output", "dict", "list", "bool", "int", "Any"}  # of `result`: what the function of a user returned
+    assert undrawn <= {"Output", "dict", "list", "bool", "int", "Any"}  # of `result`: what a user's function returned
 
 
 def test_a_value_is_shown_as_the_command_line_shows_it(desk: Desk, fabricate: Callable[..., RunDir]) -> None:

@@ -96,7 +96,7 @@ class Listener(ProgressListener):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def stage(self, text: str, total: int | None = None) -> None:
+    def begin(self, text: str, total: int | None = None) -> None:
         self.lines.append(text)
 
 

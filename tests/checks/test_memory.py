@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from support.cora_layouts import cora, write_cora
+from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
 from clusterctl.engine.data import igb, reddit, taobao, tu

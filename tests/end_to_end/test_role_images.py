@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support import apptainer
 from support.images import ThinImage, make_thin
-from support.pyxis_fixture import Pyxis
 from support.recorded import recorded
+from support.sandbox_fixture import Pyxis
 from support.scenario import BACK_ENDS, Stage, alive, wait_until
 
 from clusterctl.launcher.containers import unpacked

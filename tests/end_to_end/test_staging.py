@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.environments import make_index, make_wheel, uv_lock
 from support.scenario import Stage, wait_until
-from support.wheels import make_index, make_wheel, uv_lock
 
 from clusterctl.shared.record.layout import RunDir
 

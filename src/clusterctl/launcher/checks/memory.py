@@ -150,7 +150,8 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
         fits, whose = largest // shared_by, f"the largest of {wanted.where} has"
     if 0 < fits < needed.training:
         request = -(-round(needed.training * _MARGIN) // (1 << 30))
-        ways = [f'`resources.memory = "{request}G"`'] * (request << 30 <= largest // shared_by and bool(resources.memory))
+        can_grow = bool(resources.memory) and request << 30 <= largest // shared_by
+        ways = [f'`resources.memory = "{request}G"`'] if can_grow else []
         ways += [f"`{key} = {value}`" for key, value in smaller_batch(job, fits).items()]
         text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
         there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
@@ -165,7 +166,10 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
         yield warn("memory", f"{text}; {asked.gpu_type} has {_size(most)}", hint)
 
 
-_HINT = "features may stay on disk (data.cache) or be split over the nodes (data.placement); try it: clusterctl submit JOB --probe"
+_HINT = (
+    "features may stay on disk (data.cache) or be split over the nodes (data.placement); "
+    "try it: clusterctl submit JOB --probe"
+)
 
 
 def gpu_bytes(kind: str) -> int:
