@@ -104,13 +104,12 @@ def test_cancel_ends_both_jobs(stage: Stage, when: str) -> None:
 @pytest.mark.long
 def test_what_waits_for_a_run_that_its_time_limit_ends_does_not_start(stage: Stage) -> None:
     """Its successor, to which that was moved, is not needed."""
-    text = (JOB % ("0.2", "10m")).replace("at_limit = true\n", "")
+    text = (JOB % ("1", "20s")).replace("at_limit = true\n", "")  # Slurm's limits are whole minutes
     run = stage.submit(stage.write_job("count", text), "--set", "resources.warning=0")
     after = stage.submit(
         stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'), "--after", run.id
     )
     wait_until(lambda: (run.work / "count").exists() and run.successor_json.exists(), 90, "its successor")
-    stage.slurm("scontrol", "update", f"JobId={stage.job_id(run)}", "TimeLimit=1")
     stage.wait_for_stage(run, "timed-out", seconds=180)
     stage.wait_for_stage(after, "cancelled", seconds=60)
     assert after.attempts() == []
