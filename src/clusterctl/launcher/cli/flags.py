@@ -1,7 +1,7 @@
 """The flags for the arguments and keys that messages name.
 
 Messages serve Python programs, too. They name an argument as "`large_code=True`" and a key of the job as
-"`resources.nodes = 2`"; the command line shows the flags that do the same: --large-code, --nodes 2.
+"`resources.nodes = 2`"; the command line shows the flags that do the same: --large-code, --set resources.nodes=2.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import shlex
 
 # Arguments whose flag has another name.
 _OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with"}
-# Keys with a flag of their own, wherever a message names them; the others are set with --set.
-_SHORT = {f"resources.{key}": key for key in ("nodes", "gpus_per_node", "tasks_per_node")}
-_SHORT |= {f"resources.sbatch.{key}": key for key in ("array", "chdir")}
+_ARRAY = "resources.sbatch.array"  # other keys get --set, which every command has that may show such a message
 _MARKED = re.compile(r"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>[^`\n]*)`")
 
 
@@ -34,7 +32,7 @@ def _flag(found: re.Match[str]) -> str:
     if equals == "=":
         words = [flag_of(name), *([] if value in ("", "True") else [value])]
     elif equals == " = ":
-        words = [flag_of(_SHORT[name]), value] if name in _SHORT else ["--set", f"{name}={value}"]
+        words = ["--array", value] if name == _ARRAY else ["--set", f"{name}={value}"]
     else:
         return found[0]
     return shlex.join(words)
