@@ -24,6 +24,7 @@ from clusterctl.launcher.checks.surroundings import (
     Surroundings,
 )
 from clusterctl.launcher.checks.verify import judge
+from clusterctl.launcher.cli.flags import with_flags
 from clusterctl.launcher.containers.contents import Contents
 from clusterctl.launcher.containers.runtimes import ContainerView
 from clusterctl.launcher.submission.plan import Programs
@@ -101,7 +102,7 @@ def test_an_active_environment_that_programs_do_not_use_is_a_warning_with_a_fix(
     assert check.message.startswith(
         "programs such as python and torchrun come from /venv/bin, not from the environment"
     )
-    (_, setting) = shlex.split(check.hint.partition(": ")[2])
+    (_, setting) = shlex.split(with_flags(check.hint).partition(": ")[2])
     assert parse_override(setting, "command") == (("setup",), ["source '/my env/bin/activate'"])
     for chosen in (
         replace(programs, named=True),

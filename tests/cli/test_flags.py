@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -113,10 +114,16 @@ def test_the_command_line_shows_flags(message: str, shown: str) -> None:
 
 
 @given(st.text())
+def test_any_text_is_shown(text: str) -> None:
+    assert with_flags(text.replace("`", "")) == text.replace("`", "")
+    assert isinstance(with_flags(f'`a="{text}"` `{text}=1` `b = {text}`'), str)
+
+
+@given(st.text())
 def test_values_remain_one_word_of_a_shell(value: str) -> None:
-    quoted = value.replace("`", "").replace("\n", "")
-    assert shlex.split(with_flags(f'`resources.time = "{quoted}"`')) == ["--set", f"resources.time={quoted}"]
-    assert with_flags(quoted) == quoted
+    quoted = json.dumps(value, ensure_ascii=False)
+    assert shlex.split(with_flags(f"`resources.time = {quoted}`")) == ["--set", f"resources.time={value}"]
+    assert shlex.split(with_flags(f"`output={quoted}`"))[1:] == ([value] if value not in ("", "True") else [])
 
 
 def test_python_reads_arguments_and_the_command_line_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,15 @@ Messages serve Python programs, too. They name an argument as "`large_code=True`
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
 # Arguments whose flag has another name.
 _OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with"}
 _ARRAY = "resources.sbatch.array"  # other keys get --set, which every command has that may show such a message
-_MARKED = re.compile(r"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>[^`\n]*)`")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'  # of JSON: a value that may contain anything
+_MARKED = re.compile(rf"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>(?:{_STRING}|[^`\"\n])*)`")
 
 
 def flag_of(argument: str) -> str:
@@ -27,8 +29,11 @@ def with_flags(text: str) -> str:
 
 def _flag(found: re.Match[str]) -> str:
     name, equals, value = found.group("name", "equals", "value")
-    if len(value) > 1 and value[0] == value[-1] == '"':
-        value = value[1:-1]
+    if re.fullmatch(_STRING, value):
+        try:
+            value = json.loads(value)
+        except ValueError:  # a user's own text
+            return found[0]
     if equals == "=":
         words = [flag_of(name), *([] if value in ("", "True") else [value])]
     elif equals == " = ":
