@@ -11,7 +11,7 @@ import re
 import shlex
 
 # Arguments whose flag has another name.
-_OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with"}
+_OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with", "script": "--from"}
 _ARRAY = "resources.sbatch.array"  # other keys get --set, which every command has that may show such a message
 _STRING = r'"(?:[^"\\\n]|\\.)*"'  # of JSON: a value that may contain anything
 _MARKED = re.compile(rf"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>(?:{_STRING}|[^`\"\n])*)`")
