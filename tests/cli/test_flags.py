@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -99,11 +100,9 @@ def options_of(command: click.Command) -> Iterator[click.Option]:
         ('`cluster="NAME,NAME"`', "--cluster NAME,NAME"),
         ('`output="a b/c.html"`', "--output 'a b/c.html'"),
         ("`since=next week`: not an age", "--since 'next week': not an age"),
-        ("add `resources.nodes = 2`", "add --nodes 2"),
-        (
-            "add `train.epochs = 4` `resources.gpus_per_node = a100:2`",
-            "add --set train.epochs=4 --gpus-per-node a100:2",
-        ),
+        ("add `resources.nodes = 2`", "add --set resources.nodes=2"),
+        ("add `train.epochs = 4` `resources.nodes = 2`", "add --set train.epochs=4 --set resources.nodes=2"),
+        ('another `resources.sbatch.array = "0-9%4"`', "another --array 0-9%4"),
         ('`resources.time = "1h"`; see', "--set resources.time=1h; see"),
         ('`setup = ["/a b/activate"]`', """--set 'setup=["/a b/activate"]'"""),
         ("`dependency` of [resources]", "`dependency` of [resources]"),
@@ -116,10 +115,16 @@ def test_the_command_line_shows_flags(message: str, shown: str) -> None:
 
 
 @given(st.text())
+def test_any_text_is_shown(text: str) -> None:
+    assert with_flags(text.replace("`", "")) == text.replace("`", "")
+    assert isinstance(with_flags(f'`a="{text}"` `{text}=1` `b = {text}`'), str)
+
+
+@given(st.text())
 def test_values_remain_one_word_of_a_shell(value: str) -> None:
-    quoted = value.replace("`", "").replace("\n", "")
-    assert shlex.split(with_flags(f'`resources.time = "{quoted}"`')) == ["--set", f"resources.time={quoted}"]
-    assert with_flags(quoted) == quoted
+    quoted = json.dumps(value, ensure_ascii=False)
+    assert shlex.split(with_flags(f"`resources.time = {quoted}`")) == ["--set", f"resources.time={value}"]
+    assert shlex.split(with_flags(f"`output={quoted}`"))[1:] == ([value] if value not in ("", "True") else [])
 
 
 def test_python_reads_arguments_and_the_command_line_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         job=JOB,
         code=USAGE,
         expected="the job requests 2 nodes, allocation 12 has 1",
-        hint="--nodes 1",
+        hint="--set resources.nodes=1",
         prepare=lambda desk: desk.use_slurm(squeue=HELD),
     ),
     Mistake(

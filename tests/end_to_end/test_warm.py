@@ -63,7 +63,7 @@ def test_a_run_uses_the_held_nodes_but_too_many_or_an_unknown_allocation_is_refu
     assert stage.log(run, 3).split()[:4] == ["rank", "3", "of", "4"]
     before = set(stage.runs.glob("large-*"))
     large = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", held, "--nodes", "3")
-    assert (large.returncode, "--nodes 2" in large.stderr) == (2, True)
+    assert (large.returncode, "--set resources.nodes=2" in large.stderr) == (2, True)
     gone = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", "999")
     assert (gone.returncode, "error: you have no job with this ID: 999" in gone.stderr) == (5, True)
     assert set(stage.runs.glob("large-*")) == before

@@ -259,7 +259,7 @@ def check_output(path: Path, example: str) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if path.is_dir():
-        raise UsageError(f"is a folder: {path}", f'`output="{path / example}"`')
+        raise UsageError(f"is a folder: {path}", f"`output={json.dumps(str(path / example), ensure_ascii=False)}`")
 
 
 # Export of a run as an archive: which files it includes, and how they are written.

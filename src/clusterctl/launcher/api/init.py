@@ -133,7 +133,7 @@ def converted(script: Path) -> Converted:
             raise ConfigError(f"{script}: larger than 1 MiB", "is it a batch script?")
         return convert(text.decode())
     except OSError as error:
-        hint = "name a script for sbatch, such as train.sbatch"
+        hint = 'name a script for sbatch, such as: `script="train.sbatch"`'
         raise ConfigError(f"cannot read the script: {reason(error)}", hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{script}: not UTF-8 text", "is it a batch script?") from error
