@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -128,9 +129,11 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
     overview = overview_of(names, cluster, count)
     if once:
         from clusterctl.launcher.display import terminal
+        from clusterctl.launcher.display.explanation import Causes
         from clusterctl.launcher.display.monitor.panes import MonitorView, frame
 
         scene = overview.look()
+        scene = replace(scene, causes=Causes(overview.folder).of(scene.statuses))
         if not scene.statuses and scene.problems:
             raise scene.problems[0]
         console = terminal.data()
