@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scenario
 from support.scenario import Stage, wait_until
 
 pytestmark = pytest.mark.long
@@ -29,11 +30,12 @@ print("the answer is", answer, flush=True)
 
 
 @pytest.fixture
-def user(stage: Stage) -> Stage:
-    """A user whose environment has Jupyter, debugpy and TensorBoard."""
+def user(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A user whose environment has clusterctl, Jupyter, debugpy and TensorBoard."""
+    monkeypatch.setattr(scenario, "CLUSTERCTL", str(PYTHON.with_name("clusterctl")))
     stage.environment |= {
         "CLUSTERCTL_CLUSTER": stage.cluster,
-        "PATH": f"{PYTHON.parent}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{PYTHON.parent}:{os.environ['PATH']}",
     }
     (stage.folder / "jupyter").mkdir()  # the tests may run as root, which Jupyter must be told
     settings = {"ServerApp": {"allow_root": True}}
