@@ -58,8 +58,9 @@ def free_port() -> str:
 
 @contextmanager
 def connected(stage: Stage, words: list[str]) -> Iterator[int]:
-    """The port here of a tunnel."""
-    process = stage.begin(*words)
+    """The port here of a tunnel, not that on the node, which may be this machine."""
+    name, port, *options = words[1:]
+    process = stage.begin("tunnel", name, f"{port}:{free_port()}", *options)
     assert process.stdout
     address = process.stdout.readline()
     assert address.startswith("127.0.0.1:"), process.communicate()
@@ -102,7 +103,7 @@ def test_jupyter_on_a_node(user: Stage) -> None:
     process = user.begin(*in_jupyter(beside, user))
     assert process.stderr
     token = next(found[1] for line in process.stderr if (found := re.search(r"\?token=(\w+)", line)))
-    with connected(user, ["tunnel", "train", f"{port}:0"]) as here:
+    with connected(user, ["tunnel", "train", port]) as here:
         assert answer_of(f"http://127.0.0.1:{here}/api/status?token={token}")["kernels"] == 0
 
 
