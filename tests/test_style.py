@@ -24,13 +24,21 @@ def test_the_source_passes_ruff_and_mypy(words: str) -> None:
 
 
 @pytest.mark.long
-def test_githubs_workflows_have_the_form_that_github_reads() -> None:
-    """By the schema that comes with the checker: nothing is fetched."""
-    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", ".github/workflows/*.yml"),
+        ("custom.github-workflows-require-timeout", ".github/workflows/*.yml"),
+        ("vendor.citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_files_for_the_hosting_page_have_the_form_that_it_reads(schema: str, files: str) -> None:
+    """By schemas that come with the checker: nothing is fetched."""
+    found = sorted(ROOT.glob(files))
     program = Path(sys.executable).with_name("check-jsonschema")
-    words = [program, "--builtin-schema", "vendor.github-workflows", *workflows]
+    words = [program, "--builtin-schema", schema, *found]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (bool(workflows), done.returncode) == (True, 0), done.stdout + done.stderr
+    assert (bool(found), done.returncode) == (True, 0), done.stdout + done.stderr
 
 
 def test_the_map_of_what_tests_share_names_every_module() -> None:

@@ -28,7 +28,8 @@ class _Callable(ModuleType):
     def __call__(self, **wanted: Any) -> Any:
         from importlib import import_module
 
-        return import_module("clusterctl.launcher.api.find").runs(**wanted)  # login node only; tasks never call it
+        find = import_module("clusterctl").find  # from here on, values look as in a terminal
+        return import_module(find.__module__).runs(**wanted)  # login node only; tasks never call it
 
 
 if __name__ == "__main__":

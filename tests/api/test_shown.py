@@ -83,6 +83,14 @@ def test_a_value_is_shown_as_the_command_line_shows_it(desk: Desk, fabricate: Ca
     assert "CPU-HOURS" in str(clusterctl.usage())
 
 
+def test_the_list_of_runs_is_a_table_even_if_it_is_asked_for_first(
+    desk: Desk, fabricate: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shown, "drawer", None)  # as after `import clusterctl`
+    fabricate("cora-20260102-030405-00a1", ended(falling(0.5)))
+    assert "cora-20260102-030405-00a1" in (clusterctl.runs()._repr_html_() or "")
+
+
 def test_a_sweep_and_its_status_are_tables(fabricate: Callable[..., RunDir], tmp_path: Path) -> None:
     for place in range(2):
         fabricate(f"{SWEEP}.{place}", ended(falling(place / 4)))

@@ -79,6 +79,14 @@ def test_one_frame_needs_no_terminal(folder: Path, capsys) -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_one_large_frame_explains_the_run(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.run(["monitor", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "no problems reported" not in out
+    assert f"next: clusterctl logs {RUN}" in out
+
+
 def test_a_single_damaged_run_is_an_error(folder: Path, capsys) -> None:
     (folder / RUN / "run.json").write_text("{")
     assert cli.run(["monitor", "--once"]) == 3

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scenario
 from support.scenario import Stage, wait_until
 
 pytestmark = pytest.mark.long
@@ -29,11 +30,12 @@ print("the answer is", answer, flush=True)
 
 
 @pytest.fixture
-def user(stage: Stage) -> Stage:
-    """A user whose environment has Jupyter, debugpy and TensorBoard."""
+def user(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A user whose environment has clusterctl, Jupyter, debugpy and TensorBoard."""
+    monkeypatch.setattr(scenario, "CLUSTERCTL", str(PYTHON.with_name("clusterctl")))
     stage.environment |= {
         "CLUSTERCTL_CLUSTER": stage.cluster,
-        "PATH": f"{PYTHON.parent}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{PYTHON.parent}:{os.environ['PATH']}",
     }
     (stage.folder / "jupyter").mkdir()  # the tests may run as root, which Jupyter must be told
     settings = {"ServerApp": {"allow_root": True}}
@@ -56,8 +58,9 @@ def free_port() -> str:
 
 @contextmanager
 def connected(stage: Stage, words: list[str]) -> Iterator[int]:
-    """The port here of a tunnel."""
-    process = stage.begin(*words)
+    """The port here of a tunnel, not that on the node, which may be this machine."""
+    name, port, *options = words[1:]
+    process = stage.begin("tunnel", name, f"{port}:{free_port()}", *options)
     assert process.stdout
     address = process.stdout.readline()
     assert address.startswith("127.0.0.1:"), process.communicate()
@@ -100,7 +103,7 @@ def test_jupyter_on_a_node(user: Stage) -> None:
     process = user.begin(*in_jupyter(beside, user))
     assert process.stderr
     token = next(found[1] for line in process.stderr if (found := re.search(r"\?token=(\w+)", line)))
-    with connected(user, ["tunnel", "train", f"{port}:0"]) as here:
+    with connected(user, ["tunnel", "train", port]) as here:
         assert answer_of(f"http://127.0.0.1:{here}/api/status?token={token}")["kernels"] == 0
 
 

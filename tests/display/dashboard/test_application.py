@@ -298,10 +298,16 @@ def test_the_page_of_a_run_has_the_sections_of_its_report_and_its_log(serve: Ser
     assert f"{RUN} " in server.page(f"/run/{RUN}/why")
 
 
-def test_a_failed_run_shows_why_on_its_first_page(serve: Serve, fabricate: Fabricate) -> None:
+def test_a_failed_run_shows_why_on_its_first_page_and_its_cause_in_the_list(serve: Serve, fabricate: Fabricate) -> None:
     run = fabricate(RUN, FAILED)
     run.finished_json.unlink()
-    assert "<h2>Why</h2>" in serve().page(f"/run/{RUN}")
+    event = {"event": "exception", "type": "ValueError", "message": "no <b>layer</b>", "time": 50}
+    path = run.attempt(0).path / "events" / "rank_00000.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in ({"event": "began", "node": "node1"}, event)))
+    server = serve()
+    assert "<h2>Why</h2>" in server.page(f"/run/{RUN}")
+    assert "ValueError: no &lt;b&gt;layer&lt;/b&gt;" in server.page("/")
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", ""])

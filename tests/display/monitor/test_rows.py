@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clusterctl.launcher.display.explanation import Causes
 from clusterctl.launcher.display.monitor.rows import ORDERS, Choice, drawn_rows, first_row, position_of, rows_of
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.overview import Scene
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.state import Status
+from clusterctl.launcher.observe.status import report
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain
@@ -66,6 +69,26 @@ def test_a_filter_finds_tags_and_notes(scene: Scene) -> None:
     found = replace(scene, statuses=(tagged, *scene.statuses[1:]))
     assert names(found, words="lower paper") == [NEW]
     assert "Lower dropout #paper" in drawn_rows(found, Choice("paper"), NEW, 120, 4)[1].plain
+
+
+def test_the_note_of_a_failed_run_is_its_cause_which_a_filter_finds(fabricate: Callable[..., RunDir]) -> None:
+    event = {"event": "exception", "stage": "training", "step": 3, "time": 50}
+    event |= {"type": "ValueError", "message": "lr is \x1b[2Jnegative"}
+    files = {
+        "submission.json": {"job_id": "12"},
+        "attempts/0/host.json": {"job_id": "12", "start": 10, "end": 60, "exit_code": 1},
+        "attempts/0/events/rank_00000.jsonl": [{"event": "began", "node": "node1"}, event],
+    }
+    statuses = report([fabricate(NEW, files), fabricate(OLD, {"finished.json": {"attempt": 0, "time": 5}})]).statuses
+    causes = Causes(statuses[0].record.run.runs).of(statuses)
+    assert [*causes] == [NEW]
+    found = Scene(NOW, statuses, None, causes=causes)
+    lines = [line.plain for line in drawn_rows(found, Choice("negative"), NEW, 120, 4)]
+    assert [line.count("ValueError: lr is ") for line in lines] == [0, 1]
+    assert "exit code 1" not in lines[1]
+    assert "\x1b" not in lines[1]
+    missing = replace(statuses[0], record=replace(statuses[0].record, run=RunDir(Path("/runs") / NEW)))
+    assert Causes(Path("/runs")).of([missing]) == {}
 
 
 def test_sorted_by_a_metric_every_run_has_its_row_the_best_first(scene: Scene) -> None:

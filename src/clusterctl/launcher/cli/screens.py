@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,9 +13,10 @@ from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.find import overview as overview_of
 from clusterctl.launcher.api.remote.operations import client_data
+from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.cli.options import CTRL_C, browser, cluster_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
-from clusterctl.shared.errors import UsageError
+from clusterctl.shared.errors import ClusterctlError, UsageError
 
 # `clusterctl report`: an HTML report on a run, a sweep, or several runs.
 
@@ -130,14 +132,22 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
     overview = overview_of(names, cluster, count)
     if once:
         from clusterctl.launcher.display import terminal
+        from clusterctl.launcher.display.explanation import Causes, explanation
         from clusterctl.launcher.display.monitor.panes import MonitorView, frame
 
         scene = overview.look()
+        scene = replace(scene, causes=Causes(overview.folder).of(scene.statuses))
         if not scene.statuses and scene.problems:
             raise scene.problems[0]
         console = terminal.data()
         height = console.height if console.is_terminal else terminal.LINES_OF_FILES
-        console.print(frame(MonitorView(scene), console.width, height), soft_wrap=True)
+        findings: list[str] = []
+        if scene.selected:
+            try:
+                findings = explanation(Run(scene.selected.status.record.run.path).why())
+            except ClusterctlError as error:
+                findings = error.text.splitlines()
+        console.print(frame(MonitorView(scene, tuple(findings)), console.width, height), soft_wrap=True)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")

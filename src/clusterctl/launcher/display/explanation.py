@@ -21,7 +21,7 @@ from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.checks.check import Check
@@ -143,12 +143,21 @@ class Causes:
         )
         return replace(listing, rows=tuple(rows))
 
+    def of(self, statuses: Iterable[Status]) -> dict[str, str]:
+        """The first causes of runs that did not finish, by their IDs."""
+        ended = [one for one in statuses if one.state in _ENDED_BADLY and is_folder(one.record.run.path)]
+        found = ((one.record.run.id, str(one.attempt and one.attempt.number), one) for one in ended[:_MOST_CAUSES])
+        return {run: cause for run, attempt, one in found if (cause := self._known_cause(run, attempt, one))}
+
     def _cause(self, row: Row, status: Status | None) -> str:
-        attempt = f"{row.run} {row.cells.get('TRY')}"
-        if attempt not in self._known:
-            found = (status,) if status else statuses_of([RunDir(self._folder / row.run)]).statuses  # none if damaged
-            self._known[attempt] = "".join(plain(_first_finding(one).cause) for one in found)
-        return self._known[attempt]
+        return self._known_cause(row.run, str(row.cells.get("TRY")), status)
+
+    def _known_cause(self, run: str, attempt: str, status: Status | None) -> str:
+        key = f"{run} {attempt}"
+        if key not in self._known:
+            found = (status,) if status else statuses_of([RunDir(self._folder / run)]).statuses  # none if damaged
+            self._known[key] = "".join(plain(_first_finding(one).cause) for one in found)
+        return self._known[key]
 
 
 def state_of(status: Status) -> str:

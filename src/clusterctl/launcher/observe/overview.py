@@ -18,7 +18,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from clusterctl.launcher.observe.attempt import HostRecord
@@ -45,13 +45,17 @@ class Selected:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything at one moment. `snapshots`: Slurm's last answers, one per cluster queried."""
+    """Everything at one moment. `snapshots`: Slurm's last answers, one per cluster queried.
+
+    `causes`: why runs failed, by their IDs, for those that were diagnosed.
+    """
 
     as_of: float
     statuses: tuple[Status, ...]
     selected: Selected | None
     problems: tuple[ConfigError | SlurmError, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

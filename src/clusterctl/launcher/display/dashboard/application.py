@@ -112,7 +112,7 @@ class Application:
             if path == "/":
                 wanted = pages.Wanted.of(parse_qs(environ.get("QUERY_STRING", "")))
                 with self.data.runs.seen() as found:
-                    main = pages.runs(found, wanted)
+                    main = pages.runs(found, wanted, self.data.causes)
                 return Response(HTTPStatus.OK, pages.document("runs", [], main, wanted.words), "text/html")
             if match := _SWEEP_PAGE.fullmatch(path):
                 with self.data.sweep(match["id"]).seen() as several:

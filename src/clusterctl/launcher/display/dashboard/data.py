@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
+from clusterctl.launcher.display.explanation import Causes, explanation, pause_after, state_of
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.observe.comparison import Seen, Several, examine_sweep
 from clusterctl.launcher.observe.overview import Overview
@@ -114,7 +114,7 @@ class DashboardData:
         slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.runs = Refreshed(look, clock)
+        self.runs, self.causes = Refreshed(look, clock), Causes(folder)
         self._folder, self._slurm_of, self._clock = folder, slurm_of, clock
         self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Refreshed[Several]]()
         self._reports = RecentlyUsed[Refreshed[str]]()

@@ -28,6 +28,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.launcher.display.explanation import Causes
     from clusterctl.launcher.observe.comparison import Several
     from clusterctl.launcher.observe.overview import Scene
     from clusterctl.launcher.observe.state import Status
@@ -101,17 +102,23 @@ class Wanted(NamedTuple):
         return f"/?{query}" if query else "/"
 
 
-def runs(found: RunStatuses, wanted: Wanted = Wanted()) -> Markup:  # noqa: B008 - immutable
-    """All runs, newest first, with one line per sweep; or the single runs that match, or in another order."""
+def runs(found: RunStatuses, wanted: Wanted = Wanted(), causes: Causes | None = None) -> Markup:  # noqa: B008 - immutable
+    """All runs, newest first, with one line per sweep; or the single runs that match, or in another order.
+
+    `causes` explains those that failed.
+    """
     groups = _groups(found, wanted)
     pages = max(1, -(-len(groups) // _ROWS))
     wanted = wanted._replace(page=min(wanted.page, pages))
     first = (wanted.page - 1) * _ROWS
     drawn = groups[first : first + _ROWS]
     clusters = {status.record.cluster.name for status in found.statuses}
+    as_sweeps = [wanted.everything and _is_sweep(group) for group in drawn]
+    single = [group[0] for group, is_sweep in zip(drawn, as_sweeps, strict=True) if not is_sweep]
+    known = causes.of(single) if causes else {}
     rows = [
-        _sweep_cells(group, found.as_of) if wanted.everything and _is_sweep(group) else _cells(group[0], found.as_of)
-        for group in drawn
+        _sweep_cells(group, found.as_of) if is_sweep else _cells(group[0], found.as_of, known)
+        for group, is_sweep in zip(drawn, as_sweeps, strict=True)
     ]
     for row in rows if len(clusters) == 1 else ():  # below the table instead
         row["CLUSTER"] = _cell("CLUSTER", "")
@@ -262,7 +269,7 @@ def _run_address(run_id: str, part: str = "") -> str:
     return f"/run/{run_id}/{part}".rstrip("/")
 
 
-def _cells(status: Status, now: float) -> dict[str, Markup]:
+def _cells(status: Status, now: float, causes: Mapping[str, str]) -> dict[str, Markup]:
     """The cells of one run by column."""
     texts, done = row_of(status, now).cells, progress(status.metrics)
     cells = {name: _cell(name, texts.get(name, "")) for name in _COLUMNS}
@@ -271,6 +278,7 @@ def _cells(status: Status, now: float) -> dict[str, Markup]:
     cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow state {sections.state_class(status.state)}")
     cells["CLUSTER"] = _cell("CLUSTER", status.record.cluster.name)
     cells["TAGS"] = _tags(status.record.job.tags)
+    cells["NOTE"] = _cell("NOTE", causes.get(status.record.run.id) or texts.get("NOTE", ""))
     if texts.get("PROGRESS") and done is not None:
         cells["PROGRESS"] = _progress(done, f"{done:.0%}")
     return cells

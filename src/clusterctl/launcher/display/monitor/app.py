@@ -24,7 +24,7 @@ from textual.widgets import Input, Static
 from clusterctl.launcher.api.nodes import nodes
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
+from clusterctl.launcher.display.explanation import Causes, explanation, pause_after, state_of
 from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, arrange, draw, headline
 from clusterctl.launcher.display.monitor.rows import ORDERS, Choice, first_row, position_of, rows_of
 from clusterctl.launcher.display.plain import plain, plain_lines
@@ -113,6 +113,7 @@ class Monitor(App[None]):
         super().__init__(ansi_color=True)  # the terminal's own colours and background
         self.animation_level = "none"
         self._overview, self._actions, self._seconds = overview, actions, seconds
+        self._causes = Causes(overview.folder)
         self._selected, self._clock = selected, clock
         self._page: Pane | None = None
         self._looking = threading.Lock()
@@ -238,6 +239,7 @@ class Monitor(App[None]):
     def _look_once(self) -> None:
         try:
             scene = self._overview.look(self._selected)
+            scene = replace(scene, causes=self._causes.of(scene.statuses))
         except OSError as error:  # a file server may come back
             trouble = plain(f"{error.filename}: {error.strerror}")
             self.call_from_thread(self._show_headline, Text(trouble, "red"))

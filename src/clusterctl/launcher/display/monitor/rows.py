@@ -56,7 +56,7 @@ class RunRow(NamedTuple):
 def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
     """The rows of a scene. Sorted by a column, every run has its own, so that the best can be found."""
     words = choice.words.casefold().split()
-    found = [status for status in scene.statuses if all(word in _searched(status) for word in words)]
+    found = [status for status in scene.statuses if all(word in _searched(status, scene) for word in words)]
     if choice.order:
         column = choice.order
         known = column != "loss" or any("loss" in status.metrics for status in found)
@@ -75,9 +75,10 @@ def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
     return rows
 
 
-def _searched(status: Status) -> str:
-    job = status.record.job
-    return f"{status.record.run.id} {status.state} {note(status)} {job.note or ''} {' '.join(job.tags)}".casefold()
+def _searched(status: Status, scene: Scene) -> str:
+    job, run = status.record.job, status.record.run.id
+    shown = f"{note(status)} {scene.causes.get(run, '')}"
+    return f"{run} {status.state} {shown} {job.note or ''} {' '.join(job.tags)}".casefold()
 
 
 def position_of(rows: list[RunRow], selected: str | None) -> int:
@@ -110,7 +111,7 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
             line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
             line.append(states_in_words(Counter(status.state for status in row.runs)))
         else:
-            _append_facts(line, row.status, scene.as_of, width)
+            _append_facts(line, row.status, scene, width)
         lines.append(line)
     return lines
 
@@ -123,7 +124,7 @@ def _name(row: RunRow, choice: Choice) -> str:
     return f"  .{run.rpartition('.')[2]}" if submission(run) in choice.opened and not choice.order else plain(run)
 
 
-def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
+def _append_facts(line: Text, status: Status, scene: Scene, width: int) -> None:
     step, steps = status.metrics.get("step"), status.metrics.get("steps")
     score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
     facts = [
@@ -131,9 +132,10 @@ def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
         share(status.metrics.get("epoch"), status.metrics.get("epochs")),
         number(status.metrics.get("loss")),
         number(score[1]) if score else "",
-        duration(now - status.record.created),
+        duration(scene.as_of - status.record.created),
     ]
-    _append_columns(line, state_text(status), state_style(status.state), facts, note(status) or _label(status), width)
+    last = scene.causes.get(status.record.run.id) or note(status) or _label(status)
+    _append_columns(line, state_text(status), state_style(status.state), facts, last, width)
 
 
 def _append_columns(line: Text, state: str, style: str, facts: list[str], last: str, width: int) -> None:
