@@ -156,6 +156,21 @@ def test_what_cannot_be_meant_is_refused_at_submission(tmp_path: Path, text: str
     assert "job.toml" in error.message
 
 
+@pytest.mark.parametrize(
+    "ready",
+    [
+        "http://{features.host}:{features.port}/{rank}",
+        "tcp://{features.addresses}",
+        "http://{host}:80{local_rank}/",
+        "file:{features.host}.{node}",
+        "log:rank {rank} of {ranks} listens {{now}}",
+    ],
+)
+def test_every_placeholder_can_be_part_of_a_ready(tmp_path: Path, ready: str) -> None:
+    job = resolved(tmp_path, TWO.replace("http://{host}:{port}/health", ready)).job
+    assert job.role["features"].ready == ready
+
+
 def test_the_line_of_a_mistake_is_that_of_its_own_role(tmp_path: Path) -> None:
     text = TWO.replace("cpus_per_task = 3", "cpus_per_task = 0")
     line = text.splitlines().index("cpus_per_task = 0") + 1

