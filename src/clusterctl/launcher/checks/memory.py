@@ -48,7 +48,8 @@ _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compile
 _AHEAD = 4  # samples that exist at once
 _AT_ONCE = 16384  # nodes of a piece of an evaluation
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
-_PAIRS_AT_ONCE = 65536
+_PAIRS_AT_ONCE = _ROWS_AT_ONCE = 65536  # scored, and drawn from one generator
+_PRODUCTS_AT_ONCE = 20_000_000  # of the matrix of items that users took together
 _ADAM = 4  # values, gradients and two moments
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
 _GPUS = {"v100": 16, "t4": 16, "a100": 40, "a40": 48, "l40": 48, "h100": 80, "h200": 141, "b200": 180, "mi250": 64}
@@ -315,10 +316,10 @@ def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> 
     return _Live(
         graph=4 * size.num_edges + 8 * size.num_nodes + 16 * size.events * 4 / 10,
         shared=0,
-        weights=own * weight * (3 + bool(train.patience)),
+        weights=(own * (3 + bool(train.patience)) + 2 * _ROWS_AT_ONCE * width) * weight,
         samples=_AHEAD * (16 * (drawn + more) + 24 * rows),
         step=(6 * rows + 8 * 2 * batch) * width * weight,
-        evaluation=(size.num_nodes // ranks * 3 + 4 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
+        evaluation=(size.num_nodes // ranks * 3 + 6 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
         + 8 * 8 * size.events / 10,
         shared_evaluation=2 * size.num_nodes * width * value,
         compiled=size.num_edges >= _COMPILED_EDGES,
@@ -355,7 +356,8 @@ def _preparing(size: DataSize) -> tuple[float, float]:
             return 0, 4 * edges + 60 * nodes + 400 * MIB
         case "igb":
             return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
-    return 0, 80 * size.events  # of Taobao: engine/data/taobao.py
+    together = size.nodes["user"] * 15_000  # a user's events, squared
+    return 30 * MIB, 80 * size.events + 15 * min(_PRODUCTS_AT_ONCE, together)  # engine/data/taobao.py
 
 
 def _size(size: float) -> str:
