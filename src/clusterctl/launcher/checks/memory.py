@@ -150,8 +150,11 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
     if not fits:
         fits, whose = largest // shared_by, f"the largest of {wanted.where} has"
     if 0 < fits < needed.training:
-        request = -(-round(needed.training * _MARGIN) // (1 << 30))
-        ways = [f"resources.memory={request}G"] * (request << 30 <= largest // shared_by and bool(resources.memory))
+        wanted_bytes = round(needed.training * _MARGIN)
+        step = 1 << 30 if wanted_bytes > 2 << 30 else 1 << 27
+        request = -(-wanted_bytes // step) * step
+        written = f"{request >> 30}G" if request % (1 << 30) == 0 else f"{request >> 20}M"
+        ways = [f"resources.memory={written}"] * (request <= largest // shared_by and bool(resources.memory))
         ways += [f"{key}={value}" for key, value in smaller_batch(job, fits).items()]
         text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
         there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
@@ -274,15 +277,16 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
         rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
-        products = sum(of_edges.values()) * out
-        step += (4 * rows * out + (products if products >= _COMPILED_PRODUCTS else 6 * products)) * weight
+        products = sum(_products(taken, out, options.heads) for taken in of_edges.values())
+        step += (4 * rows * out + products) * weight
     parameters = 0
     for layer in range(layers):
         into = size.features if layer == 0 else width
         out = width if layer < layers - 1 else size.classes * options.output_heads
         parameters += len(size.edges) * into * out * (3 if options.residual else 2)
     largest = max(size.nodes.values())
-    evaluation = (3 * min(_EDGES_AT_ONCE, size.num_edges) + 3 * own) * width * weight
+    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
+    evaluation = (at_once + 3 * own * width) * weight
     table = nodes * size.features * value
     shared = (table if train.precision != "float32" and job.data.cache is None else 0) + (job.data.cache_bytes or 0)
     return _Live(
@@ -296,6 +300,11 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         shared_evaluation=largest * width * value,
         compiled=size.num_edges >= _COMPILED_EDGES,
     )
+
+
+def _products(edges: float, width: int, heads: int) -> float:
+    """The numbers that attention over so many edges holds: several for each channel, or for each head if compiled."""
+    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 4 * edges * width
 
 
 def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
