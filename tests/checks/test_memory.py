@@ -138,9 +138,11 @@ def test_damaged_and_hostile_files_have_no_size(tmp_path: Path, content: bytes) 
 
 
 def test_a_sample_reaches_what_random_draws_reach() -> None:
-    drawn = np.random.default_rng(0).integers(1000, size=(200, 700))
-    found = np.mean([len(np.unique(row)) for row in drawn])
-    assert distinct(700, 1000) == pytest.approx(found, rel=0.01)
+    random = np.random.default_rng(0)
+    weights = random.exponential(size=1000)
+    for share in (np.full(1000, 1e-3), weights / weights.sum()):
+        found = np.mean([len(np.unique(random.choice(1000, 700, p=share))) for _ in range(200)])
+        assert distinct(700, 1000, alike=share[0] == 1e-3) == pytest.approx(found, rel=0.03)
     reached, edges = hops(10, (25, 10), 1000, 1_000_000)
     assert edges[0] == 250
     assert reached[0] < reached[1] < reached[2] <= 1000

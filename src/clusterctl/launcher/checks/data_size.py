@@ -246,6 +246,12 @@ def _shape(array: IO[bytes]) -> tuple[int, ...]:
     return shape
 
 
-def distinct(drawn: float, among: int) -> float:
-    """How many different ones of `among` are expected in `drawn` random ones."""
-    return among * -math.expm1(-drawn / among) if among else 0.0
+def distinct(drawn: float, among: int, *, alike: bool = False) -> float:
+    """How many different ones of `among` nodes are expected in `drawn` random neighbours.
+
+    Unless all nodes are `alike`, their degrees count as exponentially distributed: most have few, and some have many.
+    """
+    if not among:
+        return 0.0
+    share = drawn / among
+    return among * (-math.expm1(-share) if alike else share / (1 + share))

@@ -40,7 +40,7 @@ MIB = 1 << 20
 # Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
 # hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
 # prepares some data sets.
-_NODE, _RANK, _NUMBA, _PYG = 155 * MIB, 20 * MIB, 28 * MIB, 130 * MIB
+_NODE, _RANK, _NUMBA, _PYG = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
@@ -199,13 +199,17 @@ def _bytes(train: LoopTrain) -> tuple[int, int]:
     return {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 4)}[train.precision]
 
 
-def hops(seeds: float, fan_out: Sequence[int], nodes: int, edges: int) -> tuple[list[float], list[float]]:
+def hops(
+    seeds: float, fan_out: Sequence[int], nodes: int, edges: int, *, alike: bool = False
+) -> tuple[list[float], list[float]]:
     """The expected nodes of a sample after each hop, beginning with the seeds, and the edges of each hop."""
     found, drawn, degree = [float(min(seeds, nodes))], [], edges / max(1, nodes)
     for count in fan_out:
         taken = found[-1] * (degree if count < 0 else min(count, degree))
         drawn.append(taken)
-        found.append(min(float(nodes), found[-1] + distinct(taken, nodes) * (1 - found[-1] / max(1, nodes))))
+        found.append(
+            min(float(nodes), found[-1] + distinct(taken, nodes, alike=alike) * (1 - found[-1] / max(1, nodes)))
+        )
     return found, drawn
 
 
@@ -220,7 +224,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     in_memory = job.data.cache_bytes is None and not job.data.is_split
     shared = (table if copied and in_memory else 0) + (table if cached else 0) + (job.data.cache_bytes or 0)
     fan_out = (*train.fan_out[:-1], 0) if cached else train.fan_out
-    reached, drawn = hops(batch, fan_out, nodes, size.num_edges)
+    reached, drawn = hops(batch, fan_out, nodes, size.num_edges, alike=size.raw == "fake")
     targets = reached[-2::-1]  # of each layer, the outermost first
     step = 2 * targets[0] * size.features * value
     step += 0 if in_memory else 2 * reached[-1] * size.features * value
@@ -233,7 +237,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         is_table = not (layer == 0 and (cached or after >= before))
         evaluation = max(
             evaluation,
-            ((own * before if layer else 0) + piece * (sends + 3 * after) + (2 * own * after if not last else 16 * own))
+            ((own * before if layer else 0) + piece * (sends + 2 * after) + (3 * own * after if not last else 16 * own))
             * weight,
         )
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
@@ -304,7 +308,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
 
 def _products(edges: float, width: int, heads: int) -> float:
     """The numbers that attention over so many edges holds: several for each channel, or for each head if compiled."""
-    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 4 * edges * width
+    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 3 * edges * width
 
 
 def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
@@ -365,8 +369,10 @@ def _preparing(size: DataSize) -> tuple[float, float]:
             return 0, 4 * edges + 60 * nodes + 400 * MIB
         case "igb":
             return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
-    together = size.nodes["user"] * 15_000  # a user's events, squared
-    return 30 * MIB, 80 * size.events + 15 * min(_PRODUCTS_AT_ONCE, together)  # engine/data/taobao.py
+    # Of Taobao (engine/data/taobao.py): a user's events, squared, are products; those of one pair of items are summed.
+    products = size.nodes["user"] * 15_000
+    different = min(_PRODUCTS_AT_ONCE, products) / (1 + products / size.nodes["item"] ** 2) ** 3
+    return 30 * MIB, 80 * size.events + 45 * different
 
 
 def _size(size: float) -> str:
