@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 EdgeType = tuple[str, str, str]
 _FAKE_FEATURES, _FAKE_CLASSES, _FAKE_DEGREE = 64, 10, 10  # PyG's FakeDataset
 _DEGREES = 128  # columns of the one-hot degree
-_TOGETHER = 0.5  # edges between items per event: assumed, since it depends on the events
+_TASTES, _OWN_TASTE, _ACTIVITY_SIGMA, _POPULARITY_SIGMA = 4, 0.925, 0.8, 1.0  # of generated events of Taobao
 _CLASSES = 64  # assumed where no header shows it
 _MOST_HEADER = 1 << 16
 _MOST = 1 << 48
@@ -80,8 +80,8 @@ def data_size(job: Job) -> DataSize | None:
         match job.train:
             case SyntheticTrain(avg_num_nodes=about, seed=seed):
                 return _fake(about, seed)
-            case TaobaoTrain(generated=scale) if root or scale:
-                return _taobao(root, scale)
+            case TaobaoTrain(generated=scale, together=at_least) if root or scale:
+                return _taobao(root, scale, at_least)
             case NodeClassificationTrain(model="rgat", generated=scale) if root is None and scale:
                 return _igb({kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_NODES.items()}, {
                     kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_EDGES.items()
@@ -113,13 +113,31 @@ def _fake(about: int, seed: int) -> DataSize:
     return one_type(nodes, 2 * _FAKE_DEGREE * nodes, _FAKE_FEATURES, _FAKE_CLASSES, "fake")
 
 
-def _taobao(root: Path | None, scale: float) -> DataSize:
+def _taobao(root: Path | None, scale: float, at_least: int) -> DataSize:
     real = root and root / "raw" / "UserBehavior.csv"
     events = once(about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
     share = events / TAOBAO_EVENTS
     nodes = {"user": max(4, round(TAOBAO_USERS * share)), "item": max(4, round(TAOBAO_ITEMS * share))}
-    edges = {("item", "rev_to", "user"): events * 8 // 10, ("item", "to", "item"): round(_TOGETHER * events)}
+    together = _together(nodes["user"], nodes["item"], at_least)
+    edges = {("item", "rev_to", "user"): events * 8 // 10, ("item", "to", "item"): together}
     return DataSize(nodes, edges, 0, 2, events=events, raw="taobao")
+
+
+def _together(users: int, items: int, at_least: int) -> int:
+    """The expected pairs of items that so many users took both, if events are as `taobao_like` generates them.
+
+    A user has lognormally many events, nearly all with items of one of four tastes, whose popularity is lognormal. The
+    sum over the popularity of a pair is taken at equal steps of its logarithm.
+    """
+    squared = (TAOBAO_EVENTS / TAOBAO_USERS * 0.8 * _OWN_TASTE) ** 2 * math.exp(_ACTIVITY_SIGMA**2)
+    mean = (users / _TASTES) * squared / (items / _TASTES) ** 2
+    found, step = 0.0, 0.1
+    for number in range(-60, 61):
+        normal = number * step
+        rate = mean * math.exp(math.sqrt(2) * _POPULARITY_SIGMA * normal - _POPULARITY_SIGMA**2)
+        fewer = sum(math.exp(-rate + n * math.log(rate) - math.lgamma(n + 1)) for n in range(at_least))
+        found += max(0.0, 1 - fewer) * math.exp(-normal * normal / 2) / math.sqrt(2 * math.pi) * step
+    return round(items**2 / _TASTES * found)
 
 
 def _igb(nodes: dict[str, int], edges: dict[EdgeType, int], *, undirected: bool) -> DataSize:
@@ -228,6 +246,12 @@ def _shape(array: IO[bytes]) -> tuple[int, ...]:
     return shape
 
 
-def distinct(drawn: float, among: int) -> float:
-    """How many different ones of `among` are expected in `drawn` random ones."""
-    return among * -math.expm1(-drawn / among) if among else 0.0
+def distinct(drawn: float, among: int, *, alike: bool = False) -> float:
+    """How many different ones of `among` nodes are expected in `drawn` random neighbours.
+
+    Unless all nodes are `alike`, their degrees count as exponentially distributed: most have few, and some have many.
+    """
+    if not among:
+        return 0.0
+    share = drawn / among
+    return among * (-math.expm1(-share) if alike else share / (1 + share))

@@ -40,7 +40,7 @@ MIB = 1 << 20
 # Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
 # hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
 # prepares some data sets.
-_NODE, _RANK, _NUMBA, _PYG = 155 * MIB, 20 * MIB, 28 * MIB, 130 * MIB
+_NODE, _RANK, _NUMBA, _PYG = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
@@ -48,7 +48,8 @@ _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compile
 _AHEAD = 4  # samples that exist at once
 _AT_ONCE = 16384  # nodes of a piece of an evaluation
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
-_PAIRS_AT_ONCE = 65536
+_PAIRS_AT_ONCE = _ROWS_AT_ONCE = 65536  # scored, and drawn from one generator
+_PRODUCTS_AT_ONCE = 20_000_000  # of the matrix of items that users took together
 _ADAM = 4  # values, gradients and two moments
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
 _GPUS = {"v100": 16, "t4": 16, "a100": 40, "a40": 48, "l40": 48, "h100": 80, "h200": 141, "b200": 180, "mi250": 64}
@@ -149,9 +150,12 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
     if not fits:
         fits, whose = largest // shared_by, f"the largest of {wanted.where} has"
     if 0 < fits < needed.training:
-        request = -(-round(needed.training * _MARGIN) // (1 << 30))
-        can_grow = bool(resources.memory) and request << 30 <= largest // shared_by
-        ways = [f'`resources.memory = "{request}G"`'] if can_grow else []
+        wanted_bytes = round(needed.training * _MARGIN)
+        step = 1 << 30 if wanted_bytes > 2 << 30 else 1 << 27
+        request = -(-wanted_bytes // step) * step
+        written = f"{request >> 30}G" if request % (1 << 30) == 0 else f"{request >> 20}M"
+        can_grow = bool(resources.memory) and request <= largest // shared_by
+        ways = [f'`resources.memory = "{written}"`'] if can_grow else []
         ways += [f"`{key} = {value}`" for key, value in smaller_batch(job, fits).items()]
         text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
         there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
@@ -199,13 +203,17 @@ def _bytes(train: LoopTrain) -> tuple[int, int]:
     return {"float32": (4, 4), "float64": (8, 8), "bfloat16": (2, 4)}[train.precision]
 
 
-def hops(seeds: float, fan_out: Sequence[int], nodes: int, edges: int) -> tuple[list[float], list[float]]:
+def hops(
+    seeds: float, fan_out: Sequence[int], nodes: int, edges: int, *, alike: bool = False
+) -> tuple[list[float], list[float]]:
     """The expected nodes of a sample after each hop, beginning with the seeds, and the edges of each hop."""
     found, drawn, degree = [float(min(seeds, nodes))], [], edges / max(1, nodes)
     for count in fan_out:
         taken = found[-1] * (degree if count < 0 else min(count, degree))
         drawn.append(taken)
-        found.append(min(float(nodes), found[-1] + distinct(taken, nodes) * (1 - found[-1] / max(1, nodes))))
+        found.append(
+            min(float(nodes), found[-1] + distinct(taken, nodes, alike=alike) * (1 - found[-1] / max(1, nodes)))
+        )
     return found, drawn
 
 
@@ -220,7 +228,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     in_memory = job.data.cache_bytes is None and not job.data.is_split
     shared = (table if copied and in_memory else 0) + (table if cached else 0) + (job.data.cache_bytes or 0)
     fan_out = (*train.fan_out[:-1], 0) if cached else train.fan_out
-    reached, drawn = hops(batch, fan_out, nodes, size.num_edges)
+    reached, drawn = hops(batch, fan_out, nodes, size.num_edges, alike=size.raw == "fake")
     targets = reached[-2::-1]  # of each layer, the outermost first
     step = 2 * targets[0] * size.features * value
     step += 0 if in_memory else 2 * reached[-1] * size.features * value
@@ -233,7 +241,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         is_table = not (layer == 0 and (cached or after >= before))
         evaluation = max(
             evaluation,
-            ((own * before if layer else 0) + piece * (sends + 3 * after) + (2 * own * after if not last else 16 * own))
+            ((own * before if layer else 0) + piece * (sends + 2 * after) + (3 * own * after if not last else 16 * own))
             * weight,
         )
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
@@ -277,15 +285,16 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
         rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
-        products = sum(of_edges.values()) * out
-        step += (4 * rows * out + (products if products >= _COMPILED_PRODUCTS else 6 * products)) * weight
+        products = sum(_products(taken, out, options.heads) for taken in of_edges.values())
+        step += (4 * rows * out + products) * weight
     parameters = 0
     for layer in range(layers):
         into = size.features if layer == 0 else width
         out = width if layer < layers - 1 else size.classes * options.output_heads
         parameters += len(size.edges) * into * out * (3 if options.residual else 2)
     largest = max(size.nodes.values())
-    evaluation = (3 * min(_EDGES_AT_ONCE, size.num_edges) + 3 * own) * width * weight
+    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
+    evaluation = (at_once + 3 * own * width) * weight
     table = nodes * size.features * value
     shared = (table if train.precision != "float32" and job.data.cache is None else 0) + (job.data.cache_bytes or 0)
     return _Live(
@@ -299,6 +308,11 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         shared_evaluation=largest * width * value,
         compiled=size.num_edges >= _COMPILED_EDGES,
     )
+
+
+def _products(edges: float, width: int, heads: int) -> float:
+    """The numbers that attention over so many edges holds: several for each channel, or for each head if compiled."""
+    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 3 * edges * width
 
 
 def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
@@ -319,10 +333,10 @@ def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> 
     return _Live(
         graph=4 * size.num_edges + 8 * size.num_nodes + 16 * size.events * 4 / 10,
         shared=0,
-        weights=own * weight * (3 + bool(train.patience)),
+        weights=(own * (3 + bool(train.patience)) + 2 * _ROWS_AT_ONCE * width) * weight,
         samples=_AHEAD * (16 * (drawn + more) + 24 * rows),
         step=(6 * rows + 8 * 2 * batch) * width * weight,
-        evaluation=(size.num_nodes // ranks * 3 + 4 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
+        evaluation=(size.num_nodes // ranks * 3 + 6 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
         + 8 * 8 * size.events / 10,
         shared_evaluation=2 * size.num_nodes * width * value,
         compiled=size.num_edges >= _COMPILED_EDGES,
@@ -359,7 +373,10 @@ def _preparing(size: DataSize) -> tuple[float, float]:
             return 0, 4 * edges + 60 * nodes + 400 * MIB
         case "igb":
             return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
-    return 0, 80 * size.events  # of Taobao: engine/data/taobao.py
+    # Of Taobao (engine/data/taobao.py): a user's events, squared, are products; those of one pair of items are summed.
+    products = size.nodes["user"] * 15_000
+    different = min(_PRODUCTS_AT_ONCE, products) / (1 + products / size.nodes["item"] ** 2) ** 3
+    return 30 * MIB, 80 * size.events + 45 * different
 
 
 def _size(size: float) -> str:
