@@ -14,6 +14,7 @@ from support.made_graphs import AUTHOR, CITES, NODES, PAPER, dated_academy, rand
 from torch import Tensor
 
 from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.pyg import relation as pyg_relation
 from clusterctl.engine.graph.storage import LabelledHeteroGraph
 from clusterctl.engine.graph.typed_subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
@@ -164,6 +165,36 @@ def test_compiled_loops_sample_the_same(temporal: bool, monkeypatch: pytest.Monk
             for own in [one.edge_index[relation]]
         ]
         assert pairs[0] == pairs[1]
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2, 50])
+@pytest.mark.parametrize(("again", "last"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, None])
+def test_compiled_loops_see_and_draw_the_same_edges(
+    count: int, again: bool, last: bool, dtype: torch.dtype | None
+) -> None:
+    """Bit for bit; with times after and before all edges, targets without edges, and a repeated id."""
+    compiled = pytest.importorskip("clusterctl.engine.graph.pyg.compiled")
+    made = torch.Generator().manual_seed(count + 2)
+    degree = torch.randint(0, 9, (12,), generator=made)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
+    edges = Adjacency(indptr, torch.randint(20, (int(degree.sum()),), generator=made, dtype=torch.int32))
+    latest = torch.randint(-1, 11, (6,), generator=made).to(dtype or torch.int64)
+    times = None
+    if dtype:
+        times = torch.cat([torch.randint(10, (int(own),), generator=made).sort().values for own in degree]).to(dtype)
+    ids = torch.randint(6 * 12, (40,), generator=made)
+    ids[7] = ids[3]
+    keys = torch.randint(-(2**63), 2**63 - 1, (6,), generator=made)
+    arguments = edges, times, ids, latest, keys, (20, 12), count, -5
+    for one, other in zip(
+        pyg_relation.seen(*arguments, replace=again, last=last),
+        compiled.seen_compiled(*arguments, replace=again, last=last),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    none = edges, times, ids[:0], latest, keys, (20, 12), count, -5
+    assert [len(one) for one in compiled.seen_compiled(*none, replace=again, last=last)] == [1, 0]
 
 
 def test_a_neighbourhood_has_all_edges_into_what_is_nearer() -> None:

@@ -57,6 +57,7 @@ with joined(Context(record, attempt=current_attempt())) as task:
     gat = replace(own, model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3))
     rgat = replace(gat, model="rgat", global_batch_size=10, epochs=4)
     typed = replace(rgat, model="support.own_nets:Typed", options={{}}, lr=0.02, embedding_width=5)
+    calm = replace(rgat, options=dict(hidden=4, heads=2, dropout=0.0), embedding_width=5, lr=0.02)
     pieces, layers = replace(typed, hops=2), replace(typed, model="support.own_nets:TypedLayers")
     link = LinkPredictionTrain(**both, model="support.own_nets:Encoder", lr=0.01)
     trainings = dict(
@@ -64,7 +65,7 @@ with joined(Context(record, attempt=current_attempt())) as task:
         gcn=(NodeClassification, graph, replace(sage, model="gcn")),
         wide=(NodeClassification, graph, wide), wide_labor=(NodeClassification, graph, wide_labor),
         own=(OwnNodeClassification, graph, own), gat=(OwnNodeClassification, graph, gat),
-        rgat=(RelationNodeClassification, academy, rgat), rgat_bare=(RelationNodeClassification, bare, rgat),
+        rgat=(RelationNodeClassification, academy, rgat), rgat_bare=(RelationNodeClassification, bare, calm),
         typed=(TypedNodeClassification, bare, typed), typed_pieces=(TypedNodeClassification, academy, pieces),
         typed_layers=(TypedNodeClassification, bare, layers), dated=(TypedNodeClassification, dated, typed),
         link=(OwnLinkPrediction, links, link),

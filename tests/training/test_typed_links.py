@@ -466,7 +466,7 @@ class Losses(list):
         if loss is not None:
             self.append(loss)
 
-record = {{"name": "t", "workload": "link-prediction", "data": {{"placement": "split"}}}}
+record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
 with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, TypedLinkGraph, *own_recipe(Data(load="support.own_nets:split_shop"), typed_link_graph))
     train = LinkPredictionTrain(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
-from clusterctl.engine.graph.neighbors import renumbered, sample_positions, sample_ranges
-from clusterctl.engine.graph.pyg.relation import end_by_time, kernels
+from clusterctl.engine.graph.neighbors import renumbered, sample_positions
+from clusterctl.engine.graph.pyg.relation import kernels, seen
 from clusterctl.engine.graph.sampling import engine_for
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class TypedSampler:
         edges, self._device = sum(map(len, arrays)), arrays[0].device
         engine = engine_for(edges, self._device)
         self._sample_neighbors = engine.sample_neighbors
-        self._sample_ranges, self._end_by_time = sample_ranges, end_by_time
+        self._seen: Callable[..., tuple[Tensor, Tensor]] = seen
         self._renumbered: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]
         if graph.is_temporal:  # ids of trees and nodes
             self._renumbered = dict.fromkeys(graph.num_nodes, renumbered)
             if self._device.type == "cpu":
                 by = kernels(edges)
-                self._sample_ranges, self._end_by_time = by.sample_ranges, by.end_by_time
+                self._seen = by.seen
 
                 def in_order_of_discovery(nodes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
                     numbering = by.numbering(nodes)
@@ -134,13 +134,18 @@ class TypedSampler:
         for depth, count in enumerate(self._fan_out):
             found = {}
             for number, relation in enumerate(self._relations):
+                ids, adjacency = frontier[relation[2]], self._graph.relation(relation)
+                if not ids.numel():
+                    edges[relation].append(ids.new_empty(2, 0))
+                    continue
                 key = stream(Purpose.SAMPLING, self._seed, epoch, step, depth, number)
-                ids = frontier[relation[2]]
                 if latest is not None and keys is not None:
-                    found[relation] = self._seen(relation, ids, latest, keys, count, key)
+                    edge_times = self._graph.edge_times.get(relation)
+                    sides = self._graph.num_nodes[relation[0]], self._graph.num_nodes[relation[2]]
+                    given = adjacency, edge_times, ids, latest, keys, sides, count, key
+                    found[relation] = self._seen(*given, replace=self._replace, last=self._last)
                 else:
                     absent = (excluded or {}).get(relation)
-                    adjacency = self._graph.relation(relation)
                     found[relation] = self._sample_neighbors(adjacency, ids, count, key, absent, replace=self._replace)
             behind = {kind: begin[kind] + len(ids) for kind, ids in frontier.items()}
             following = {kind: ids[:0] for kind, ids in frontier.items()}
@@ -174,22 +179,6 @@ class TypedSampler:
     @property
     def _kinds(self) -> list[str]:
         return list(self._graph.num_nodes)
-
-    def _seen(
-        self, relation: EdgeType, ids: Tensor, latest: Tensor, keys: Tensor, count: int, key: int
-    ) -> tuple[Tensor, Tensor]:
-        """Offsets, and the ids of sampled sources that a seed sees at its time, of each id of a tree and a node."""
-        source, _, target = relation
-        tree, nodes = ids // self._graph.num_nodes[target], ids % self._graph.num_nodes[target]
-        adjacency, times = self._graph.relation(relation), self._graph.edge_times.get(relation)
-        start, end = adjacency.indptr[nodes], adjacency.indptr[nodes + 1]
-        if times is not None:
-            end = self._end_by_time(start, end, latest[tree], times, None)
-            if self._last and count >= 0:
-                start = start.maximum(end - count)
-        offsets, places = self._sample_ranges(start, end - start, keys[tree] + nodes, count, key, replace=self._replace)
-        owners = tree.repeat_interleave(offsets.diff(), output_size=places.numel())
-        return offsets, adjacency.indices[places].to(torch.int64) + owners * self._graph.num_nodes[source]
 
 
 def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: int, most: int = -1) -> TypedSubgraph:

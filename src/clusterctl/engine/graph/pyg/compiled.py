@@ -5,7 +5,7 @@ Serial, and without the GIL, as in `compiled`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from clusterctl.engine.graph.compiled import GOLDEN_BITS, compiled, mix
 from clusterctl.engine.graph.neighbors import sizes
+
+if TYPE_CHECKING:
+    from clusterctl.engine.graph.blocks import Adjacency
 
 _U = np.uint64
 _S32 = _U(32)
@@ -37,6 +40,32 @@ def end_by_time_compiled(start: Tensor, end: Tensor, latest: Tensor, time: Tenso
     by_edge = time.new_empty(0, dtype=torch.int64) if sources is None else sources
     _bisect(*(array.numpy() for array in (start, end, latest, time, by_edge)), of_node, found.numpy())
     return found
+
+
+def seen_compiled(
+    edges: Adjacency,
+    times: Tensor | None,
+    ids: Tensor,
+    latest: Tensor,
+    keys: Tensor,
+    sides: tuple[int, int],
+    count: int,
+    key: int,
+    *,
+    replace: bool,
+    last: bool,
+) -> tuple[Tensor, Tensor]:
+    """Like `relation.seen`, in three loops: what each id sees, which edges are drawn, and their sources' ids."""
+    start, degree, counters = (np.empty(ids.numel(), dtype=np.int64) for _ in range(3))
+    offsets = torch.empty(ids.numel() + 1, dtype=torch.int64)
+    of_edges = latest[:0] if times is None else times
+    arrays = [array.numpy() for array in (ids, edges.indptr, of_edges, latest, keys)]
+    is_last = last and count >= 0
+    _see(*arrays, sides[1], count, times is not None, is_last, replace, start, degree, counters, offsets.numpy())
+    found = torch.empty(int(offsets[-1]), dtype=torch.int64)
+    _pick(start, degree, counters, offsets.numpy(), found.numpy(), _U(key % (1 << 64)), replace and count >= 0)
+    _name(ids.numpy(), edges.indices.numpy(), sides[1], sides[0], offsets.numpy(), found.numpy())
+    return offsets, found
 
 
 def first_compiled(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
@@ -117,6 +146,54 @@ def _bisect(starts: Any, ends: Any, latest: Any, time: Any, sources: Any, of_nod
             else:
                 high = middle
         found[target] = low
+
+
+@compiled
+def _see(
+    ids: Any,
+    indptr: Any,
+    time: Any,
+    latest: Any,
+    keys: Any,
+    targets: Any,
+    count: Any,
+    has_times: Any,
+    is_last: Any,
+    replace: Any,
+    starts: Any,
+    degrees: Any,
+    counters: Any,
+    offsets: Any,
+) -> None:
+    offsets[0] = 0
+    for number in range(ids.size):
+        tree = ids[number] // targets
+        node = ids[number] - tree * targets
+        start, high = indptr[node], indptr[node + 1]
+        if has_times:
+            low = start
+            while low < high:
+                middle = (low + high) // 2
+                if time[middle] <= latest[tree]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if is_last:
+                start = max(start, high - count)
+        degree = high - start
+        starts[number], degrees[number], counters[number] = start, degree, keys[tree] + node
+        taken = degree
+        if count >= 0:
+            taken = min(degree, 1) * count if replace else min(degree, count)
+        offsets[number + 1] = offsets[number] + taken
+
+
+@compiled
+def _name(ids: Any, indices: Any, targets: Any, sources: Any, offsets: Any, found: Any) -> None:
+    for number in range(ids.size):
+        first = ids[number] // targets * sources
+        for place in range(offsets[number], offsets[number + 1]):
+            found[place] = first + indices[found[place]]
 
 
 @compiled

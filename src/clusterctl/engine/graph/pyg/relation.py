@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from clusterctl.engine.graph.blocks import Adjacency
+
 
 @dataclass(frozen=True)
 class Times:
@@ -53,6 +55,7 @@ class Kernels(NamedTuple):
     end_by_time: EndByTime
     first: Callable[[Tensor, Tensor, int], Tensor]
     numbering: Callable[[Tensor], Numbering]
+    seen: Callable[..., tuple[Tensor, Tensor]]
 
 
 def kernels(edges: int) -> Kernels:
@@ -65,8 +68,9 @@ def kernels(edges: int) -> Kernels:
             compiled.end_by_time_compiled,
             compiled.first_compiled,
             compiled.CompiledNumbering,  # type: ignore[arg-type]  # the same three methods
+            compiled.seen_compiled,
         )
-    return Kernels(sample_ranges, end_by_time, first, Numbering)
+    return Kernels(sample_ranges, end_by_time, first, Numbering, seen)
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,36 @@ def end_by_time(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, source
         high[unsettled] = high[unsettled].where(early, middle)
         unsettled = unsettled[low[unsettled] < high[unsettled]]
     return low
+
+
+def seen(
+    edges: Adjacency,
+    times: Tensor | None,
+    ids: Tensor,
+    latest: Tensor,
+    keys: Tensor,
+    sides: tuple[int, int],
+    count: int,
+    key: int,
+    *,
+    replace: bool,
+    last: bool,
+) -> tuple[Tensor, Tensor]:
+    """Sample edges that seeds see: offsets, and the ids of the sources, for each of `ids`, int64.
+
+    An id is that of a node in the tree of a seed: `tree * nodes + node`. `sides` are the numbers of nodes that may be
+    sources and targets, `times` those of the edges, ascending for each target, and `latest` those of the seeds, whose
+    draws `keys` (int64) key. With `last`, the latest edges are taken.
+    """
+    tree, nodes = ids // sides[1], ids % sides[1]
+    start, end = edges.indptr[nodes], edges.indptr[nodes + 1]
+    if times is not None:
+        end = end_by_time(start, end, latest[tree], times, None)
+        if last and count >= 0:
+            start = start.maximum(end - count)
+    offsets, places = sample_ranges(start, end - start, keys[tree] + nodes, count, key, replace=replace)
+    owners = tree.repeat_interleave(offsets.diff(), output_size=places.numel())
+    return offsets, edges.indices[places].to(torch.int64) + owners * sides[0]
 
 
 def check_sorted(start: Tensor, end: Tensor, time: Tensor, sources: Tensor | None) -> None:
