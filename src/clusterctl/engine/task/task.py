@@ -240,8 +240,11 @@ def joined(context: Context) -> Iterator[Task]:
     store, secret = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device), secret)
     check_exclusive(members)
+    tf32 = isinstance(job.train, LoopTrain) and job.train.tf32
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        # Both have defaults of their own; convolutions' is to round.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if attempt is not None:
             _record_collectives(attempt)
     backend = "nccl" if device.type == "cuda" else "gloo"

@@ -224,7 +224,7 @@ class OwnLinkPrediction(OwnSampled[LinkSample]):
             if first is None:  # this rank has no nodes
                 first = self._features.piece(0, 0)
             rows = own_rows(chain([first], parts), len(own), self._features.spill)
-        return of_all(rows, self._graph.num_nodes, self._features, self._task)
+        return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
     def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
-from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all
+from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK
 from clusterctl.engine.graph.sampling import HeteroSampler
@@ -34,6 +33,7 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
+from clusterctl.engine.training.own.inference import of_all
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
 from clusterctl.engine.training.own.pyg_model import differs
@@ -42,14 +42,13 @@ from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from torch import nn
 
     from clusterctl.engine.graph.embeddings import Embeddings, WantedRows
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
@@ -120,7 +119,7 @@ class TypedRows:
         return self.of(subgraph.places)
 
     @property
-    def spill(self) -> Path | None:
+    def spill(self) -> Spill | None:
         """Where tables between the layers of an evaluation should be: None if in memory."""
         return next((features.spill for features in self._features.values()), None)
 
@@ -280,14 +279,7 @@ class LayerByLayer:
         rows = own_rows(parts or [empty], len(own), spill)
         for one in features.values():
             one.settle()
-        return rows_of_all_types(rows, count, self._task, spill)
-
-
-def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Path | None) -> Features:
-    """All nodes' rows of one type, from each rank's own. A collective."""
-    width = torch.tensor([rows.size(1)], device=rows.device)  # a rank without nodes does not know it
-    dist.broadcast(width, 0)
-    return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
+        return of_all(rows, count, self._task, spill)
 
 
 Sampling = Callable[[Tensor, int, int], tuple[list[Any], "Tables"]]
