@@ -95,9 +95,6 @@ class Watch(Protocol):
     def copied_from_pageable(self, name: str) -> None:
         """A copy to the GPU was queued without waiting, from memory that is not pinned."""
 
-    def keep(self, tensor: Tensor, stream: Any) -> None:
-        """`Tensor.record_stream`."""
-
     def made(self, tensor: PretendedTensor) -> None:
         """A tensor or view was made."""
 
@@ -119,8 +116,6 @@ class OnGpu(TorchFunctionMode):
             return _pinned(args[0].clone() if self._watch else args[0])
         if name == "is_pinned":
             return hasattr(args[0], "is_pretended_pinned")
-        if name == "record_stream":
-            return self._watch.keep(args[0].host, args[1]) if self._watch else None
         if (kwargs or {}).get("pin_memory"):
             return _pinned(func(*args, **{key: value for key, value in (kwargs or {}).items() if key != "pin_memory"}))
         if name == "__get__" and func.__self__ in (Tensor.device, Tensor.is_cuda):

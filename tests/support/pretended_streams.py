@@ -91,6 +91,7 @@ class Streams:
             "get_rng_state": lambda _: torch.get_rng_state(), "set_rng_state": lambda *_: None,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: self.keep(tensor.host, stream))
 
     def _set_device(self, device: torch.device) -> None:
         self._local.device = device

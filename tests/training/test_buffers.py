@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -180,6 +180,7 @@ def test_only_buffers_that_changed_are_averaged_however_they_were_written(
     assert averaged == [4 + 9] * 2
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), shapes), max_size=6))
 def test_buffers_of_any_shapes_are_averaged_as_if_each_were_alone(
     lone_task: Task, kinds: list[tuple[torch.dtype, tuple[int, ...]]]
