@@ -127,7 +127,10 @@ def test_a_cpu_says_that_it_changes_nothing_and_samples_as_before(
     assert capsys.readouterr().out == 'data.placement = "host" changes nothing: this training runs on CPUs\n'
 
 
-def test_sizes_that_are_known_beforehand_need_the_edges_on_the_gpu(random_graph: MakeGraph, lone_task: Task) -> None:
+def test_sizes_that_are_known_beforehand_need_the_edges_on_the_gpu(
+    random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Streams().install(monkeypatch)
     task = replace(lone_task, device=GPU)
     with torch.no_grad(), counted(GPU):
         samplers = [

@@ -130,4 +130,4 @@ def _share(parts: Iterable[Tensor], table: Tensor, task: Task, *, writes: bool) 
 def _fill(rows: Tensor, parts: Iterable[Tensor]) -> None:
     filled = 0
     for part in parts:
-        rows[filled : (filled := filled + len(part))] = part
+        rows[filled : (filled := filled + len(part))].copy_(part)  # from a GPU, too

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
-from clusterctl.engine.graph.features.hidden import own_rows
+from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK
 from clusterctl.engine.graph.sampling import HeteroSampler
@@ -33,7 +33,6 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
-from clusterctl.engine.training.own.inference import of_all
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
 from clusterctl.engine.training.own.pyg_model import differs
@@ -279,7 +278,14 @@ class LayerByLayer:
         rows = own_rows(parts or [empty], len(own), spill)
         for one in features.values():
             one.settle()
-        return of_all(rows, count, self._task, spill)
+        return rows_of_all_types(rows, count, self._task, spill)
+
+
+def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Spill | None) -> Features:
+    """All nodes' rows of one type, from each rank's own. A collective."""
+    width = torch.tensor([rows.size(1)], device=task.device)  # a rank without nodes does not know it
+    dist.broadcast(width, 0)
+    return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
 
 
 Sampling = Callable[[Tensor, int, int], tuple[list[Any], "Tables"]]
