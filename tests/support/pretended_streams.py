@@ -24,6 +24,8 @@ import torch
 from support.pretended_gpu import GPU, OnGpu, PretendedTensor
 from torch import Tensor
 
+from clusterctl.engine.task.worker import stream_of
+
 
 class Stream:
     """`torch.cuda.Stream`. `clock` is how far this stream has waited for others, and its own work."""
@@ -83,6 +85,7 @@ class Streams:
         self._finished = Counter[Stream]()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream_of.cache_clear()
         for name, value in {
             "Stream": Stream, "Event": Event, "stream": self._within, "set_device": self._set_device,
             "current_stream": lambda _=None: getattr(self._local, "stream", self._usual),

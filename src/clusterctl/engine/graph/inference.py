@@ -17,11 +17,10 @@ from clusterctl.engine.graph.neighbors import renumbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from clusterctl.engine.graph.blocks import Adjacency
     from clusterctl.engine.graph.convolutions import Convolution, Network
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
 
@@ -89,7 +88,7 @@ def _received(layer: Convolution, graph: Graph, own: range, sent: Features, piec
 
 
 def sent_by_all(
-    send: Callable[[Tensor], Tensor], piece: Piece, own: range, nodes: int, task: Task, spill: Path | None
+    send: Callable[[Tensor], Tensor], piece: Piece, own: range, nodes: int, task: Task, spill: Spill | None
 ) -> Features:
     """The messages of all `nodes`, each computed once: by the rank that has the node. A collective."""
     sending = (send(piece(part)) for part in slices(len(own), NODES_AT_ONCE_FROM_DISK if spill else NODES_AT_ONCE))

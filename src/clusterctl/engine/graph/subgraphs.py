@@ -108,9 +108,11 @@ class SubgraphSampler:
             frontier, columns = self._renumbered(frontier[:0], found)
             nodes.append(frontier)
             edge_index.append(torch.stack([columns.to(torch.int64) + above, targets]))
+        rows, edges = moved((torch.cat(nodes), torch.cat(edge_index, 1)), self._given.indptr.device)
         return Subgraph(
             self._given,
-            *moved((torch.cat(nodes), torch.cat(edge_index, 1)), self._given.indptr.device),
+            rows,
+            edges,
             seeds.numel(),
             torch.cat(places) if places else None,
             tuple(part.numel() for part in nodes),

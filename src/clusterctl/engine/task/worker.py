@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -26,6 +27,12 @@ def queued(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
+@cache
+def stream_of(name: str, device: torch.device) -> torch.cuda.Stream:
+    """The stream of the workers with this name, always the same: torch keeps freed memory for each stream apart."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return]
+
+
 class Worker:
     """One thread that works on `device`, for results that other threads use. A context: it waits for pending work.
 
@@ -34,7 +41,7 @@ class Worker:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = stream_of(name, device) if device.type == "cuda" else None
         self._cores = 1 if self._stream is None else torch.get_num_threads()
         self._pool = ThreadPoolExecutor(1, name, self._begin)
 

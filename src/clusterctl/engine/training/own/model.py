@@ -365,7 +365,7 @@ class OwnTraining:
         for group in by_dtype.values():  # a model has dozens of small buffers, and each collective takes its time
             whole = torch.cat([tensor.reshape(-1) for tensor in group.values()])
             dist.all_reduce(whole)
-            means = (whole / dist.get_world_size()).split([tensor.numel() for tensor in group.values()])
+            means = torch.split(whole / dist.get_world_size(), [tensor.numel() for tensor in group.values()])
             for (name, tensor), mean in zip(group.items(), means, strict=True):
                 tensor.copy_(mean.view(tensor.shape))
                 self._agreed[name] = _Seen(tensor)
