@@ -1,8 +1,10 @@
 """Correctness and speed on GPUs, as one table.
 
-In order: the device of each rank, copies from pinned memory, losses compared with the CPU's (eager and as CUDA graphs),
-NCCL with 1 to n GPUs, Reddit's epoch, its memory bandwidth compared with the maximum, the most expensive kernels, and
-PyG's own example and an expert's version on the same card. The exit code is 1 if a result is wrong.
+In order: the device of each rank and of its threads, copies from pinned memory, TF32, losses of batches that are
+prepared on a stream of their own compared with the CPU's (eager, as CUDA graphs, with edges and features on the host,
+and with features on disk), steps that wait for the GPU, Reddit's epoch, its memory bandwidth compared with the maximum,
+the most expensive kernels, PyG's own example and an expert's version on the same card, and with 1 to n GPUs over NCCL
+the losses and the collectives for buffers. The exit code is 1 if a result is wrong.
 
 make gpu-check      or      python benchmarks/gpu_check.py [--scale 1] [--steps 20] [--device cuda]
 
@@ -65,11 +67,14 @@ def check(device: torch.device, scale: float, steps: int) -> list[Row]:
 def _measured(device: torch.device, scale: float, steps: int) -> Iterator[Row]:
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     yield from gpu_correctness.devices(gpus)
+    yield from gpu_correctness.threads(gpus)
     yield from gpu_speed.copies(device)
+    yield from gpu_correctness.tf32(device)
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpus else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield from gpu_correctness.losses(device, steps)
+    yield from gpu_correctness.waiting(device, steps)
     graph = _graph(scale)
     yield from gpu_speed.epochs(graph, device)
     yield from gpu_speed.rivals(graph, device)

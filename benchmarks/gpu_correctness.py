@@ -1,4 +1,4 @@
-"""GPU results compared with the CPU's: the devices of ranks, losses of every workload, sums over ranks."""
+"""GPU results compared with the CPU's: devices of ranks and threads, losses of every workload, sums over ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +22,12 @@ from torch import distributed as dist
 from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
-from clusterctl.engine.graph.storage import compressed
-from clusterctl.engine.task.task import choose_device, gpu_identity, joined
+from clusterctl.engine.graph.storage import Graph, compressed, load, save
+from clusterctl.engine.task.task import choose_device, gpu_identity, joined, round_to_tf32
+from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
-from clusterctl.engine.training.loop import CapturedStep
+from clusterctl.engine.training.loop import CapturedStep, prefetched
 from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
 from clusterctl.engine.training.objectives.node import NodeClassification
@@ -39,12 +44,13 @@ from clusterctl.shared.spec import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.objective import Objective
     from clusterctl.shared.spec import LoopTrain
 
 _CLOSE = 1e-5  # for losses in float32
+_EXACT = 1e-6  # for a product in float32
+_NORMS = 6  # layers with BatchNorm of a model
 _SCALE = 0.005  # of Reddit, for losses: 1,165 nodes
 _BATCH = 64  # seeds of all ranks
 
@@ -62,6 +68,32 @@ def devices(gpus: int) -> Iterator[Row]:
         )
 
 
+def threads(gpus: int) -> Iterator[Row]:
+    """A thread that prepares batches uses its rank's GPU, and a stream beside that of the steps."""
+    if not gpus:
+        return
+    right = 0
+    for number in range(gpus):
+        device = torch.device("cuda", number)
+        with Worker("prefetch", device) as worker:
+            used, stream = worker.submit(lambda: (torch.cuda.current_device(), torch.cuda.current_stream())).result()
+        right += used == number and stream != torch.cuda.current_stream(device)
+    yield Row("threads on their rank's GPU, with a stream of their own", f"{right} of {gpus}", right == gpus)
+
+
+def tf32(device: torch.device) -> Iterator[Row]:
+    """The error of a product of float32 matrices, relative to its largest number, without and with `train.tf32`."""
+    random = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(1024, 1024, generator=random) for _ in range(2))
+    exact = one.double() @ other.double()
+    for is_on in (True, False):  # as in a run, it stays off
+        round_to_tf32(is_on)
+        found = (one.to(device) @ other.to(device)).cpu().double()
+        error = float((found - exact).abs().max() / exact.abs().max())
+        title = f"error of a product with train.tf32 {'on' if is_on else 'off'}"
+        yield Row(title, f"{error:.1e}") if is_on else compared(title, error, _EXACT)
+
+
 def losses(device: torch.device, steps: int) -> Iterator[Row]:
     """The losses of every workload on `device`, compared with the CPU."""
     graph = reddit_like(_SCALE)
@@ -72,6 +104,48 @@ def losses(device: torch.device, steps: int) -> Iterator[Row]:
         if isinstance(train, RedditTrain) and train.sampling == "uniform" and device.type == "cuda":
             repeated = trained(make, replace(train, cuda_graph=True), device, steps)
             yield compared(f"{name}: the same as CUDA graphs", _difference(repeated, expected), _CLOSE)
+    train = RedditTrain(batch_size=_BATCH)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.pt"
+        save(graph, path)
+        mapped = load(Graph, path)
+        expected = trained(lambda task: NodeClassification(graph, train, task), train, torch.device("cpu"), steps)
+        for name, where in (
+            ("edges and features on the host", {"host": True}),
+            ("features on disk", {"cache": mapped.x.nbytes // 4}),
+            ("edges on the host, features on disk", {"host": True, "cache": mapped.x.nbytes // 4}),
+        ):
+            found = trained(partial(_placed, mapped, train, where), train, device, steps)
+            yield compared(f"reddit, {name}: losses of {steps} steps", _difference(found, expected), _CLOSE)
+
+
+def _placed(graph: Graph, train: RedditTrain, where: dict[str, Any], task: Task) -> NodeClassification:
+    return NodeClassification(graph, train, task, **where)
+
+
+def waiting(device: torch.device, steps: int) -> Iterator[Row]:
+    """Whether the host waits for the GPU in a step of any workload; losses are read outside of it, a step late."""
+    if device.type != "cuda":
+        return
+    task = replace(lone_task(), device=device)
+    for name, (train, make) in _workloads(reddit_like(_SCALE)).items():
+        objective = make(task)
+        learner = Learner(objective, train, task)
+        plan = EpochPlan(objective.seeds, _BATCH, train.seed, 0, 1)
+        waited = ""
+        task.clock.restart("sampling")
+        for batch in itertools.islice(plan.batches(1), steps):
+            prepared = objective.prepare(batch)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+            except RuntimeError as error:  # torch's, with the name of what waits
+                waited = str(error).splitlines()[0]
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            if waited:
+                break
+        yield Row(f"{name}: steps that wait for the GPU", waited.replace("|", "/") or "none", not waited)
 
 
 def ranks(gpus: int, steps: int) -> Iterator[Row]:
@@ -81,6 +155,8 @@ def ranks(gpus: int, steps: int) -> Iterator[Row]:
     for count, got in found.items():
         title = f"losses on {count} rank{'s' * (count > 1)}, {got['backend']}, compared with one"
         yield compared(title, _difference(got["losses"], found[1]["losses"]), _CLOSE)
+    counts = found[max(found)]["collectives"]
+    yield Row(f"collectives of a step for {_NORMS} BatchNorms, {max(found)} ranks", f"{counts}", counts <= 1)
 
 
 def trained(make: Callable[[Task], Objective[Any]], train: LoopTrain, device: torch.device, steps: int) -> list[float]:
@@ -97,9 +173,10 @@ def _losses(objective: Objective[Any], train: LoopTrain, task: Task, steps: int)
     found = []
     objective.model.train()
     task.clock.restart("sampling")
-    for batch in itertools.islice(batches, steps):
-        prepared = None if captured else objective.prepare(batch)
-        found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
+    prepare = (lambda _: None) if captured else objective.prepare
+    with closing(prefetched(itertools.islice(batches, steps), prepare, task.device)) as ahead:
+        for batch, prepared in ahead:
+            found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
     return found
 
 
@@ -180,9 +257,52 @@ def _rank(device: str, steps: int) -> None:
     context = Context({"name": "gpu-check", "workload": "reddit", "train": train})
     with joined(context) as task:
         settings = context.train(RedditTrain)
-        found = _losses(NodeClassification(reddit_like(_SCALE), settings, task), settings, task, steps)
+        graph = reddit_like(_SCALE)
+        found = _losses(NodeClassification(graph, settings, task), settings, task, steps)
+        collectives = _collectives_for_buffers(graph, task)
         if task.place.rank == 0:
-            print(json.dumps({"losses": found, "backend": dist.get_backend(), "ranks": world}))
+            values = {"losses": found, "backend": dist.get_backend(), "ranks": world, "collectives": collectives}
+            print(json.dumps(values))
+
+
+class Norms(torch.nn.Module):
+    """Layers with BatchNorm, whose statistics all ranks share."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        widths = [features, *[16] * (_NORMS - 1), classes]
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in itertools.pairwise(widths))
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm1d(width) for width in widths[1:])
+
+    def layer(self, i: int, hop: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        x = x[: hop.targets]
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(layer(x))
+        return x
+
+
+def _collectives_for_buffers(graph: Graph, task: Task) -> int:
+    """The collectives on the device of a step before its forward: those that average buffers."""
+    sys.modules.setdefault("gpu_correctness", sys.modules["__main__"])
+    train = NodeClassificationTrain(model="gpu_correctness:Norms", fan_out=(5,), batch_size=_BATCH)
+    objective = OwnNodeClassification(graph, train, task)
+    learner = Learner(objective, train, task)
+    plan = EpochPlan(objective.seeds, _BATCH, train.seed, task.place.rank, task.place.world_size)
+    counts: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *given: Any, **options: Any) -> Any:
+        counts[-1] += tensor.is_floating_point()  # not the flags that ranks exchange on the host
+        return all_reduce(tensor, *given, **options)
+
+    dist.all_reduce = counted
+    task.clock.restart("sampling")
+    for batch in itertools.islice(plan.batches(1), 4):
+        prepared = objective.prepare(batch)
+        counts.append(0)
+        learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+    dist.all_reduce = all_reduce
+    return counts[-1] - 1  # the one of the gradients
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from gpu_rows import Row
 from node_steps import expert_samples, given_samples, lone_task, pyg_forward, pyg_model
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.collection import moved
+from clusterctl.engine.graph.blocks import moved
+from clusterctl.engine.task.task import round_to_tf32
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import CapturedStep, prefetched
@@ -57,14 +58,17 @@ def bandwidth(device: torch.device) -> float:
 def epochs(graph: Graph, device: torch.device) -> Iterator[Row]:
     """Reddit's epoch as `fit` runs its steps: float32 and bfloat16, eager and captured."""
     memory = bandwidth(device)
+    yield from _beside_the_steps(graph, device)
     variants: dict[str, NodeTrain] = {
         "float32": SETTINGS,
+        "float32, products in TF32": replace(SETTINGS, tf32=True),
         "bfloat16": replace(SETTINGS, precision="bfloat16"),
         "bfloat16, first aggregation cached": replace(SETTINGS, precision="bfloat16", cache_first_aggregation=True),
     }
     for name, train in variants.items():
         for as_graph in (False, True) if device.type == "cuda" else (False,):
             settings = replace(train, cuda_graph=as_graph)
+            round_to_tf32(settings.tf32)
             epoch, steps = our_epoch(graph, settings, device)
             epoch()
             times = [_clocked(device, epoch) for _ in range(_EPOCHS)]
@@ -78,13 +82,33 @@ def epochs(graph: Graph, device: torch.device) -> Iterator[Row]:
                 yield from _most_expensive(device, epoch, title)
 
 
-def our_epoch(graph: Graph, settings: NodeTrain, device: torch.device) -> tuple[Callable[[], object], int]:
+def _beside_the_steps(graph: Graph, device: torch.device) -> Iterator[Row]:
+    """An epoch without batches prepared ahead, and one from edges and features on the host, with the GPU's memory."""
+    ways: dict[str, dict[str, bool]] = {
+        "as a run": {},
+        "each batch prepared in its step": {"ahead": False},
+        "edges and features on the host": {"host": True},
+    }
+    for name, options in ways.items():
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        epoch, steps = our_epoch(graph, SETTINGS, device, **options)
+        epoch()
+        middle = statistics.median(_clocked(device, epoch) for _ in range(_EPOCHS))
+        memory = f", {torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB at most" if device.type == "cuda" else ""
+        yield Row(f"Reddit's epoch, {name}", f"{middle:.4f} s, {middle / steps * 1e3:.2f} ms per step{memory}")
+
+
+def our_epoch(
+    graph: Graph, settings: NodeTrain, device: torch.device, *, ahead: bool = True, host: bool = False
+) -> tuple[Callable[[], object], int]:
     """A function that trains for one epoch, as `fit` does, and its number of steps.
 
-    Batches are prepared ahead, and each loss is read once the next step is queued.
+    Batches are prepared `ahead`, and each loss is read once the next step is queued.
     """
     task = replace(lone_task(), device=device)
-    objective = NodeClassification(graph, settings, task)
+    objective = NodeClassification(graph, settings, task, host=host)
     learner = Learner(objective, settings, task)
     plan = EpochPlan(objective.seeds, settings.batch_size or 1, settings.seed, 0, 1)
     step: Any = CapturedStep(learner, device) if settings.cuda_graph else learner
@@ -97,7 +121,9 @@ def our_epoch(graph: Graph, settings: NodeTrain, device: torch.device) -> tuple[
         objective.model.train()
         task.clock.restart("sampling")
         last = None
-        for batch, prepared in prefetched(plan.batches(number), prepare):
+        batches = plan.batches(number)
+        pairs = prefetched(batches, prepare, device) if ahead else ((batch, prepare(batch)) for batch in batches)
+        for batch, prepared in pairs:
             queued = step.train_step(batch, prepared, 1.0, checkpoint_due=False)
             if last is not None:
                 last.reading.read()
@@ -128,6 +154,7 @@ def step_bytes(graph: Graph, train: NodeTrain) -> int:
 
 def rivals(graph: Graph, device: torch.device) -> Iterator[Row]:
     """Our step and PyG's with features, labels and model on the card; PyG's sampling is not timed."""
+    round_to_tf32(False)
     for precision in ("float32", "bfloat16"):
         settings = replace(SETTINGS, precision=precision, cuda_graph=device.type == "cuda")
         epoch, steps = our_epoch(graph, settings, device)

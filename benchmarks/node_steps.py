@@ -111,8 +111,10 @@ def pyg_step(graph: Graph, settings: NodeTrain, samples: Iterator[Sample]) -> Ti
     return once
 
 
-def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
+def expert_step(graph: Graph, settings: NodeTrain, *, sparse: bool = False) -> Timed:
     """PyG as an expert uses it: only the edges and rows that each layer needs, and fused Adam.
+
+    With `sparse`, its layers get edges as CSR matrices and multiply with torch.sparse.mm; only SAGEConv in float32 can.
 
     SAGEConv is bipartite; GCNConv has no such form, so it computes the rows of its sources and keeps the first ones.
     Uses autocast if the precision is bfloat16. Of the sampling, only fetching the features is timed.
@@ -125,6 +127,8 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
 
     def once() -> float:
         nodes, hops, y = next(samples)
+        if sparse:
+            hops = as_matrices(hops, nodes.numel())
         began = time.perf_counter()
         x = graph.x[nodes]
         with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
@@ -139,6 +143,17 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
         return time.perf_counter() - began
 
     return once
+
+
+def as_matrices(hops: list[tuple[Tensor, int]], nodes: int) -> list[tuple[Tensor, int]]:
+    """The edges of each layer, whose targets ascend, as a CSR matrix [rows, rows before]; the first reads `nodes`."""
+    found = []
+    for (sources, targets), rows in hops:
+        bounds = torch.zeros(rows + 1, dtype=torch.int64)
+        torch.cumsum(targets.bincount(minlength=rows), 0, out=bounds[1:])
+        found.append((torch.sparse_csr_tensor(bounds, sources, torch.ones(sources.numel()), (rows, nodes)), rows))
+        nodes = rows
+    return found
 
 
 def expert_samples(

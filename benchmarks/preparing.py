@@ -5,7 +5,7 @@ is what it holds beyond its start: anonymous and shared, without the pages of ma
 The edge index is PyG's, int64 [2, edges] as in the raw file: 16 bytes per edge. The rival reads the edges of the same
 files with numpy and adds the reverse ones with PyG's ToUndirected, as a PyG program begins; it leaves out the features.
 
-python benchmarks/preparing.py [--scales 0.005,0.01,0.02] [--folder DIR]
+python benchmarks/preparing.py [--scales 0.005 0.01 0.02] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ AIM = 2.0  # times the edge index
 
 def main() -> None:
     words = arguments(__doc__)
-    words.add_argument("--scales", default="0.005,0.01,0.02", help="relative to the real number of nodes")
+    words.add_argument(
+        "--scales", type=float, nargs="+", default=[0.005, 0.01, 0.02], help="relative to the real number of nodes"
+    )
     words.add_argument("--folder", type=Path, help="for the files, which are removed")
     words.add_argument("--worker", nargs=3, metavar=("SIDE", "RAW", "TO"), help=argparse.SUPPRESS)
     options = words.parse_args()
@@ -39,7 +41,7 @@ def main() -> None:
         return
     print(f"| edges | side | time | per edge | memory | of the edge index (aim {AIM:.0f}) |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for scale in map(float, options.scales.split(",")):
+    for scale in options.scales:
         with TemporaryDirectory(dir=options.folder) as folder:
             raw = Path(folder, "data")
             generate(raw, scale)

@@ -4,7 +4,7 @@ GraphSAGE on a generated graph with Reddit's statistics. Each rank is a node of 
 over loopback, so the bytes are those of as many nodes, but the times are not those of a network, and all ranks share
 this machine's cores. Each placement takes a few steps in turn, on the same batches. It fails if a loss differs.
 
-python benchmarks/split_features.py [--ranks 2,4,8] [--scale 0.1] [--batch 256] [--cache 16] [--rounds 5] [--steps 8]
+python benchmarks/split_features.py [--ranks 2 4 8] [--scale 0.1] [--batch 256] [--cache 16] [--rounds 5] [--steps 8]
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ BEFORE, AFTER = 2, 3  # steps of a round that do not count
 
 def main() -> None:
     words = arguments(__doc__)
-    words.add_argument("--ranks", default="2,4,8", help="numbers of ranks, each a node of its own")
+    words.add_argument(
+        "--ranks", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks, each a node of its own"
+    )
     words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
     words.add_argument("--batch", type=int, default=256, help="seeds of a rank")
     words.add_argument("--cache", type=int, default=16, help="data.cache, in MiB")
@@ -63,7 +65,7 @@ def main() -> None:
         print("In brackets: of replicated. What a rank waits for rows, and fetches, a step.")
         print("| ranks | sampling | placement | a step | CPU of a rank | waits | fetches | hit rate |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        for ranks in map(int, options.ranks.split(",")):
+        for ranks in options.ranks:
             started(path, ranks)
 
 

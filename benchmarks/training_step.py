@@ -7,7 +7,8 @@ synthetic   GCN 64-64-10, fan-out 50/50, 128 seeds, on PyG's FakeDataset
 Two rivals. PyG as in its examples: all rows of the subgraph in every layer, once with its own NeighborLoader if
 torch-sparse or pyg-lib is installed (`make bench-rivals` builds the former), and once with sampling not timed. And PyG
 as an expert uses it, to which the aims refer: only the required rows, fused Adam, autocast if ours is bfloat16, and
-sampling not timed either. All sides use the allocator of a run. The aims for Reddit's graph apply to the whole graph
+sampling not timed either; in float32 once more with torch.sparse.mm for the sums over neighbours. All sides use the
+allocator of a run. The aims for Reddit's graph apply to the whole graph
 (--scale 1): in a small one the second hop reaches nearly every node, which PyG computes only once. The short steps of
 synthetic are timed in groups of twenty, as in a training.
 
@@ -76,6 +77,8 @@ def side_by_side(workload: str, graph: Graph, runs: int) -> None:
     for precision in ("float32", "bfloat16"):
         narrow = replace(settings, precision=precision)
         expert = {"expert's PyG, sampling not timed": expert_step(graph, narrow)}
+        if precision == "float32" and settings.model == "sage":
+            expert["the same, with torch.sparse.mm"] = expert_step(graph, narrow, sparse=True)
         for title, chosen, aim in _variants(workload, narrow):
             ours = in_a_row(our_step(graph, chosen), steps)
             for rivals, speedup in ((expert, aim), (published, None)):

@@ -126,6 +126,25 @@ def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:
     assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == []
 
 
+def test_tf32_is_for_float32_on_gpus() -> None:
+    for changes, expected in (
+        ({}, []),
+        ({"precision": "bfloat16"}, ["train.tf32"]),
+        ({"device": "cpu"}, ["train.tf32"]),
+    ):
+        train = RedditTrain(tf32=True, **{"device": "auto", **changes})
+        assert keys(Job(name="x", workload="reddit", train=train, data=Data(root="/d"))) == expected
+
+
+def test_edges_stay_on_the_host_only_for_models_of_one_type() -> None:
+    host = Data(root="/d", placement="host")
+    assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=host)) == []
+    assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=replace(host, cache="8G"))) == []
+    for train in (RedditTrain(cuda_graph=True), NodeClassificationTrain(model="rgat")):
+        workload = "reddit" if isinstance(train, RedditTrain) else "node-classification"
+        assert keys(Job(name="x", workload=workload, train=train, data=host)) == ["data.placement"]
+
+
 OWN_LOSS, OWN_OPTIMIZER = {"loss": "mine:loss", "metric": "mae"}, {"optimizer": "mine:make"}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -83,12 +83,28 @@ class Lists(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Watch(Protocol):
+    """Learns of every operation on a GPU, see `pretended_streams`."""
+
+    def operation(self, name: str, read: list[Tensor], written: list[Tensor]) -> None:
+        """A kernel or copy was queued. The tensors are those on the host with the values; it may raise."""
+
+    def finished(self, name: str) -> None:
+        """The host waited for what the current stream holds."""
+
+    def copied_from_pageable(self, name: str) -> None:
+        """A copy to the GPU was queued without waiting, from memory that is not pinned."""
+
+    def made(self, tensor: PretendedTensor) -> None:
+        """A tensor or view was made."""
+
+
 class OnGpu(TorchFunctionMode):
     """Within it, `cuda` exists: reads from it are appended to `asked`, and mixing devices raises RuntimeError."""
 
-    def __init__(self, asked: list[str]) -> None:
+    def __init__(self, asked: list[str], watch: Watch | None = None) -> None:
         super().__init__()
-        self._asked = asked
+        self._asked, self._watch = asked, watch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, given = getattr(func, "__name__", ""), (args, kwargs or {})
@@ -97,7 +113,11 @@ class OnGpu(TorchFunctionMode):
         if name == "_has_compatible_shallow_copy_type":  # so that nn.Module.to makes new parameters
             return False
         if name == "pin_memory":
-            return args[0]
+            return _pinned(args[0].clone() if self._watch else args[0])
+        if name == "is_pinned":
+            return hasattr(args[0], "is_pretended_pinned")
+        if (kwargs or {}).get("pin_memory"):
+            return _pinned(func(*args, **{key: value for key, value in (kwargs or {}).items() if key != "pin_memory"}))
         if name == "__get__" and func.__self__ in (Tensor.device, Tensor.is_cuda):
             return GPU if func.__self__ is Tensor.device and isinstance(args[0], PretendedTensor) else func(*args)
         leaves = tree_leaves(given)
@@ -109,6 +129,8 @@ class OnGpu(TorchFunctionMode):
             mixed = len({tensor.device for tensor in tensors}) > 1
             if (mixed or on_gpu != were_on_gpu) and not (kwargs or {}).get("non_blocking"):
                 self._asked.append(f"{name}, from one device to another")
+            elif self._watch and on_gpu and not were_on_gpu and not hasattr(args[0], "is_pretended_pinned"):
+                self._watch.copied_from_pageable(name)
         elif not devices or len(tensors) > 1:
             _check_devices(name, tensors)
         known = {id(tensor.host): tensor for tensor in tensors if isinstance(tensor, PretendedTensor)}
@@ -118,24 +140,53 @@ class OnGpu(TorchFunctionMode):
             made = func(*args, **kwargs)
         if were_on_gpu:
             self._asked += questions
+        if self._watch and (on_gpu or were_on_gpu):
+            _report(self._watch, name, [*known.values()], args, kwargs, made if on_gpu else None, asks=bool(questions))
+            if questions or (were_on_gpu and not on_gpu and name in _MOVING):
+                self._watch.finished(name)
 
         def placed(value: Any) -> Any:
             if not on_gpu or not isinstance(value, Tensor):
                 return value
-            return known[id(value)] if id(value) in known else PretendedTensor(value)
+            if id(value) in known:
+                return known[id(value)]
+            tensor = PretendedTensor(value)
+            if self._watch:
+                self._watch.made(tensor)
+            return tensor
 
         return tree_map(placed, made)
 
 
 @contextmanager
-def counted(device: torch.device) -> Iterator[list[str]]:
+def counted(device: torch.device, watch: Watch | None = None) -> Iterator[list[str]]:
     """The reads from `device` within the block; the CPU is treated as if it were a GPU."""
     asked: list[str] = []
-    modes = [OnGpu(asked)] if device.type == "cuda" else [HostQuestions(asked), Lists(asked)]
+    modes = [OnGpu(asked, watch)] if device.type == "cuda" else [HostQuestions(asked), Lists(asked)]
     with ExitStack() as stack:
         for mode in modes:
             stack.enter_context(mode)
         yield asked
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    tensor.is_pretended_pinned = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def _report(
+    watch: Watch, name: str, known: list[PretendedTensor], args: Any, kwargs: Any, made: Any, *, asks: bool
+) -> None:
+    """Pass on what an operation read and wrote; views and questions about shapes are none."""
+    read = [tensor.host for tensor in known]
+    before = {tensor.untyped_storage().data_ptr() for tensor in read}
+    leaves = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+    written = [leaf for leaf in leaves if leaf.untyped_storage().data_ptr() not in before]
+    in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    changed = kwargs.get("out") if "out" in kwargs else args[0] if in_place else None
+    written += [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
+    if written or asks or (name in _MOVING and made is None):
+        watch.operation(name, read, written)
 
 
 def _check_devices(name: str, tensors: list[Tensor]) -> None:

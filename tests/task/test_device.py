@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
+import torch
 
 from clusterctl.engine.task.rendezvous import Member
-from clusterctl.engine.task.task import check_exclusive, choose_device
+from clusterctl.engine.task.task import check_exclusive, choose_device, round_to_tf32, use_device
 from clusterctl.shared.errors import TaskError
 
 
@@ -33,6 +36,34 @@ def test_each_rank_gets_its_own_device(wanted: str, requested: int, visible: int
 def test_a_rank_without_its_gpu_fails(wanted: str, requested: int, visible: int, local_rank: int, message: str) -> None:
     with pytest.raises(TaskError, match=message):
         choose_device(wanted, requested, visible, local_rank)
+
+
+@pytest.fixture
+def rounding() -> Iterator[Callable[[], tuple[bool, bool]]]:
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [flag.allow_tf32 for flag in flags]
+    yield lambda: (flags[0].allow_tf32, flags[1].allow_tf32)
+    for flag, value in zip(flags, before, strict=True):
+        flag.allow_tf32 = value
+
+
+def test_tf32_is_the_same_for_products_and_convolutions(rounding: Callable[[], tuple[bool, bool]]) -> None:
+    for is_on in (True, False, True):
+        round_to_tf32(is_on)
+        assert rounding() == (is_on, is_on)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("wanted", ["cpu", "cuda"])
+def test_a_ranks_gpu_rounds_as_its_job_says_and_a_cpu_is_left_alone(
+    wanted: str, tf32: bool, rounding: Callable[[], tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    round_to_tf32(not tf32)
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    use_device(torch.device(wanted, 1 if wanted == "cuda" else None), tf32=tf32)
+    assert rounding() == ((tf32, tf32) if wanted == "cuda" else (not tf32, not tf32))
+    assert used == ([torch.device("cuda", 1)] if wanted == "cuda" else [])
 
 
 def test_two_ranks_may_not_share_a_gpu_of_one_node() -> None:

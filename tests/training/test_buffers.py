@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -23,6 +25,8 @@ from clusterctl.engine.training.own.model import OwnTraining
 from clusterctl.engine.training.state import pieces, wholes
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import NodeClassificationTrain
+
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
 class Buffers(nn.Module):
@@ -165,12 +169,44 @@ def test_only_buffers_that_changed_are_averaged_however_they_were_written(
     step(1)
     assert averaged == []
     step(2)
-    assert averaged == [4, 9, 2]  # of the constant buffers, none
+    assert averaged == [4 + 9 + 2]  # of the constant buffers, none; together, in one collective
     averaged.clear()
     assert model.running.tolist() == [3.0] * 4  # 1 and 3 give 2, and this step's own
     step(3)
-    assert averaged == [4, 9]
+    assert averaged == [4 + 9]
     training.agree_on_buffers()
-    assert averaged == [4, 9] * 2
+    assert averaged == [4 + 9] * 2
     training.agree_on_buffers()
-    assert averaged == [4, 9] * 2
+    assert averaged == [4 + 9] * 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), shapes), max_size=6))
+def test_buffers_of_any_shapes_are_averaged_as_if_each_were_alone(
+    lone_task: Task, kinds: list[tuple[torch.dtype, tuple[int, ...]]]
+) -> None:
+    """In one collective for each type of numbers, in the order of the model. The other rank has the same values."""
+    collectives: list[torch.dtype] = []
+
+    def all_reduce(tensor: Tensor, op: object = None, group: object = None) -> None:
+        if tensor.dtype != torch.uint8:
+            collectives.append(tensor.dtype)
+            tensor += tensor * 2
+
+    model = nn.Module()
+    for number, (dtype, shape) in enumerate(kinds):
+        buffer = torch.zeros(shape, dtype=dtype)
+        model.register_buffer(f"b{number}", buffer.t() if len(shape) == 2 else buffer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_model.dist, "all_reduce", all_reduce)
+        patch.setattr(dist, "get_world_size", lambda: 2)
+        training = OwnTraining(model, "users:Net", lone_task)
+        training.begin_step(1)
+        before = {}
+        for name, buffer in model.named_buffers():
+            buffer.copy_(torch.randint(-9, 9, buffer.shape))
+            before[name] = buffer.clone()
+        training.agree_on_buffers()
+    assert collectives == list(dict.fromkeys(dtype for dtype, _ in kinds))
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name] * 3 / 2)

@@ -55,6 +55,12 @@ class Doubling:
         return {split: Accuracy(3, 4) for split in splits}
 
 
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_cpu_says_that_it_has_no_tf32(tf32: bool, lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(Doubling(), LoopTrain(batch_size=5, tf32=tf32), lone_task)
+    assert ("train.tf32 changes nothing: this training runs on CPUs\n" in capsys.readouterr().out) == tf32
+
+
 def written(folder: Path, what: str) -> list[dict[str, Any]]:
     attempt = RunDir(folder / "run").attempt(0)
     return list(read_lines(attempt.metrics) if what == "metrics" else recorded(attempt, 0))

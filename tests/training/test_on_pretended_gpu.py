@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.made_graphs import random_shop
 from support.pretended_gpu import GPU, counted
+from support.pretended_streams import Streams
 
 from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs
@@ -21,6 +22,7 @@ from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.loop import prefetched
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives import node as node_objective
 from clusterctl.engine.training.objectives.graph import GraphClassification
@@ -103,6 +105,29 @@ def test_sampling_forward_and_evaluation_stay_on_the_gpu(workload: Workload, dat
     twin = workload.objective(data, workload.train, lone_task)
     twin.model.eval()
     assert twin.evaluate(["val", "test"]) == scores
+
+
+def test_batches_prepared_beside_the_steps_are_in_order_with_them(
+    workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = Streams()
+    streams.install(monkeypatch)
+    task = replace(lone_task, device=GPU)
+    with torch.no_grad(), counted(GPU, streams):
+        objective = workload.objective(data, workload.train, task)
+        batches = EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1)
+        losses = []
+        for batch, prepared in prefetched(batches, objective.prepare, GPU):
+            losses.append(objective.loss(batch, prepared))
+        found = torch.stack(losses).tolist()
+    assert not streams.problems
+    assert streams.threads["prefetch"]
+    assert bool(streams.asked) == workload.sampling_syncs
+    twin = workload.objective(data, workload.train, lone_task)
+    batches = EpochPlan(twin.seeds, 8, 0, 0, 1).batches(1)
+    with torch.no_grad():
+        expected = [float(twin.loss(batch, twin.prepare(batch))) for batch in batches]
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_step_synchronizes_only_to_read_its_loss(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -25,7 +25,10 @@ _EDGES_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Adjacency:
-    """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`."""
+    """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`.
+
+    For a GPU, `indices` may stay in the host's memory, where samplers then work; `sources` reads them for both.
+    """
 
     indptr: Tensor  # int64 [targets + 1]
     indices: Tensor  # int32 [edges]; ascending for each target, or in one order of all sources; duplicates are adjacent
@@ -44,13 +47,28 @@ class Adjacency:
             first, last = (0, edges) if whole else (int(self.indptr[start]), int(self.indptr[stop]))
             nodes = torch.arange(start, stop, device=loops.device)
             targets = nodes.repeat_interleave(self.degree[start:stop], output_size=last - first)
-            loops.index_add_(0, targets, (self.indices[first:last] == targets).to(torch.int64))
+            loops.index_add_(0, targets, (self.sources(slice(first, last)) == targets).to(torch.int64))
         return self.degree - loops
 
     @property
     def edge_index(self) -> Tensor:
         """int64 [2, edges]: the source and the target of each edge, as in PyG."""
-        return torch.stack([self.indices.to(torch.int64), rows_of(self.indptr, self.indices.numel())])
+        return torch.stack([self.sources(slice(None)).to(torch.int64), rows_of(self.indptr, self.indices.numel())])
+
+    def sources(self, edges: slice | Tensor) -> Tensor:
+        """int32: the sources of these edges (int64 places, or a range of them), on the device of `indptr`."""
+        if isinstance(edges, slice):
+            found = self.indices[edges]
+        else:
+            found = self.indices.index_select(0, edges.to(self.indices.device))
+        return found if found.device == self.indptr.device else moved([found], self.indptr.device)[0]
+
+    @cached_property
+    def beside_edges(self) -> Self:
+        """The graph with its `indptr` where its edges are, for samplers."""
+        if self.indptr.device == self.indices.device:
+            return self
+        return replace(self, indptr=self.indptr.to(self.indices.device))
 
 
 def rows_of(bounds: Tensor, entries: int, first: int = 0) -> Tensor:
@@ -97,6 +115,15 @@ class Block:
         """bool [edges]: whether the neighbour is the target itself."""
         counts = self.offsets.diff()
         return self.neighbors == self.nodes.repeat_interleave(counts, output_size=self.neighbors.numel())
+
+    def of(self, graph: Adjacency) -> Block:
+        """The block, sampled from `graph.beside_edges`, on the device of the graph's `indptr`."""
+        device = graph.indptr.device
+        if self.nodes.device == device:
+            return self
+        nodes, offsets, neighbors = moved((self.nodes, self.offsets, self.neighbors), device)
+        columns = neighbors if self.columns is self.neighbors else moved([self.columns], device)[0]
+        return Block(graph, nodes, offsets, neighbors, columns)
 
     def padded(self) -> Block:
         """The block padded to a `rounded` number of targets; the extra ones have no edges, their outputs are unused."""
@@ -185,4 +212,5 @@ def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     """These tensors on `device`. A GPU copies them from pinned memory after its queued work; the host does not wait."""
     if device.type == "cpu":
         return list(tensors)
-    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
+    pinned = (tensor if tensor.is_pinned() else tensor.pin_memory() for tensor in tensors)
+    return [tensor.to(device, non_blocking=True) for tensor in pinned]

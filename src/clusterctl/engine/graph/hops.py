@@ -121,7 +121,7 @@ def whole_hops(graph: Adjacency, own: range, most_edges: int, most_targets: int 
     bounds = graph.indptr[own.start : own.stop + 1]
     for start, stop in _pieces(bounds, most_edges, most_targets):
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
-        nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
+        nodes, columns = renumbered(targets, graph.sources(slice(int(bounds[start]), int(bounds[stop]))))
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
         yield _hop(graph, columns, offsets, nodes)
 
@@ -132,7 +132,7 @@ def hop_into(graph: Adjacency, targets: Tensor) -> Hop:
     offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     shift = (graph.indptr[targets] - offsets[:-1]).repeat_interleave(degrees)
     edges = torch.arange(len(shift), device=shift.device) + shift
-    nodes, columns = renumbered(targets, graph.indices[edges])
+    nodes, columns = renumbered(targets, graph.sources(edges))
     return _hop(graph, columns, offsets.to(torch.int32), nodes)
 
 
@@ -146,7 +146,7 @@ def whole_neighborhoods(
     bounds = graph.indptr[own.start : own.stop + 1]
     for start, stop in list(_pieces(bounds, most_edges, most_targets)) or [(0, 0)]:
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
-        columns = graph.indices[int(bounds[start]) : int(bounds[stop])]
+        columns = graph.sources(slice(int(bounds[start]), int(bounds[stop])))
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
         yield slice(start, stop), Neighborhoods(columns, offsets, targets)
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import Block, own_slice, slices
+from clusterctl.engine.graph.blocks import Block, moved, own_slice, slices
 from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.engine.graph.features.sources import FeaturesInMemory
 from clusterctl.engine.graph.neighbors import renumbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from clusterctl.engine.graph.blocks import Adjacency
     from clusterctl.engine.graph.convolutions import Convolution, Network
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
 
@@ -69,7 +68,7 @@ def infer(
 
 def part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
     """A part of this rank's rows between layers, which may be in a file, on `device`."""
-    return rows[part].to(device)
+    return moved([rows[part]], device)[0]
 
 
 def _received(layer: Convolution, graph: Graph, own: range, sent: Features, piece: Piece) -> Iterator[Tensor]:
@@ -89,7 +88,7 @@ def _received(layer: Convolution, graph: Graph, own: range, sent: Features, piec
 
 
 def sent_by_all(
-    send: Callable[[Tensor], Tensor], piece: Piece, own: range, nodes: int, task: Task, spill: Path | None
+    send: Callable[[Tensor], Tensor], piece: Piece, own: range, nodes: int, task: Task, spill: Spill | None
 ) -> Features:
     """The messages of all `nodes`, each computed once: by the rank that has the node. A collective."""
     sending = (send(piece(part)) for part in slices(len(own), NODES_AT_ONCE_FROM_DISK if spill else NODES_AT_ONCE))
@@ -152,7 +151,7 @@ def blocks(graph: Adjacency, own: range, at_once: int | None = None) -> Iterator
     for place in slices(len(own), at_once or NODES_AT_ONCE):
         part = own[place]
         indptr = graph.indptr[part.start : part.stop + 1]
-        neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
+        neighbors = graph.sources(slice(int(indptr[0]), int(indptr[-1])))
         nodes = torch.arange(part.start, part.stop, device=indptr.device)
         block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
         yield place, block

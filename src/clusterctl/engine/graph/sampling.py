@@ -39,7 +39,8 @@ class NeighborSampler:
     def __init__(
         self, graph: FeatureGraph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
-        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+        self._given, self._fan_out, self._seed = graph, fan_out, seed
+        self._graph = graph = graph.beside_edges
         engine = engine_for(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
         if labor:
@@ -52,8 +53,9 @@ class NeighborSampler:
 
         `excluded` is passed to `neighbors.sample_neighbors`; LABOR does not support it.
         """
-        absent = () if excluded is None else (excluded,)
-        blocks, nodes = [], seeds
+        device = self._graph.indices.device
+        absent = () if excluded is None else (excluded.to(device),)
+        blocks, nodes = [], seeds.to(device)
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
             offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key, *absent)
@@ -63,7 +65,7 @@ class NeighborSampler:
                 sources, columns = self._renumbered(nodes, neighbors)
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns))
                 nodes = sources
-        return blocks[::-1]
+        return [block.of(self._given) for block in reversed(blocks)]
 
 
 @dataclass(frozen=True)

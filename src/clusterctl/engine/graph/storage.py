@@ -219,8 +219,11 @@ def table_in_file(
             os.close(descriptor)
 
 
-def own_table(shape: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Tensor:
-    """A table of zeros in a file in `folder` that disappears with the table. Raises TaskError without enough space."""
+def own_table(shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None) -> Tensor:
+    """A table of zeros in a file in `folder`, or in memory, that disappears with the table.
+
+    Raises TaskError without enough space in `folder`.
+    """
     descriptor = _nameless_file(torch.Size(shape).numel() * dtype.itemsize, folder)
     table = _mapped(f"/proc/self/fd/{descriptor}", shape, dtype)
     os.close(descriptor)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import rows_of
+from clusterctl.engine.graph.blocks import moved, rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.labor import max_duplicates
 from clusterctl.engine.graph.neighbors import renumbered, sample_positions
@@ -62,7 +62,7 @@ class Subgraph:
     def of_edges(self, name: str) -> Tensor | None:
         """The attribute `name` of the edges, in their order; None if the graph has none."""
         values: Tensor | None = getattr(self.graph, name, None)
-        return values if values is None or self.edges is None else values.index_select(0, self.edges)
+        return values if values is None or self.edges is None else values.index_select(0, self.edges.to(values.device))
 
 
 class SubgraphSampler:
@@ -82,7 +82,8 @@ class SubgraphSampler:
         labor: bool = False,
         places: bool = False,
     ) -> None:
-        self._graph, self._fan_out, self._seed, self._places = graph, fan_out, seed, places
+        self._given, self._fan_out, self._seed, self._places = graph, fan_out, seed, places
+        self._graph = graph = graph.beside_edges
         engine = engine_for(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
         if labor:
@@ -92,9 +93,10 @@ class SubgraphSampler:
 
     def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> Subgraph:
         """The sampled trees of `seeds` (int64). `excluded` is as for `NeighborSampler.sample`."""
-        absent = () if excluded is None else (excluded,)
-        frontier, above = seeds, 0  # the nodes of one depth, and the number of rows before them
-        nodes, edge_index, places = [seeds], [], []
+        device = self._graph.indices.device
+        absent = () if excluded is None else (excluded.to(device),)
+        frontier, above = seeds.to(device), 0  # the nodes of one depth, and the number of rows before them
+        nodes, edge_index, places = [frontier], [], []
         for depth, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, depth)
             offsets, found = self._sample(self._graph, frontier, count, key, *absent)
@@ -106,10 +108,11 @@ class SubgraphSampler:
             frontier, columns = self._renumbered(frontier[:0], found)
             nodes.append(frontier)
             edge_index.append(torch.stack([columns.to(torch.int64) + above, targets]))
+        rows, edges = moved((torch.cat(nodes), torch.cat(edge_index, 1)), self._given.indptr.device)
         return Subgraph(
-            self._graph,
-            torch.cat(nodes),
-            torch.cat(edge_index, 1),
+            self._given,
+            rows,
+            edges,
             seeds.numel(),
             torch.cat(places) if places else None,
             tuple(part.numel() for part in nodes),
@@ -127,7 +130,7 @@ def neighbourhood(graph: FeatureGraph, seeds: Tensor, hops: int, most: int = -1)
     for _ in range(hops):
         offsets, edges = sample_positions(graph, nodes, most, 0)
         targets = nodes.numel()
-        nodes, columns = renumbered(nodes, graph.indices.index_select(0, edges))
+        nodes, columns = renumbered(nodes, graph.sources(edges))
         if nodes.numel() == targets:
             break
     return Subgraph(

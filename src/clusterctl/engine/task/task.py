@@ -69,6 +69,18 @@ def choose_device(wanted: str, gpus_requested: int, visible: int, local_rank: in
     return torch.device("cuda", local_rank)
 
 
+def round_to_tf32(is_on: bool) -> None:
+    """Whether products of float32 matrices and convolutions on GPUs round their inputs to TF32; by default those do."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_on
+
+
+def use_device(device: torch.device, *, tf32: bool) -> None:
+    """Make a GPU this thread's own, with TF32 if that is wanted."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        round_to_tf32(tf32)
+
+
 def check_exclusive(members: list[Member]) -> None:
     """Raise TaskError if two ranks would share a GPU."""
     taken: dict[tuple[int, str], int] = {}
@@ -240,10 +252,9 @@ def joined(context: Context) -> Iterator[Task]:
     store, secret = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device), secret)
     check_exclusive(members)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        if attempt is not None:
-            _record_collectives(attempt)
+    use_device(device, tf32=isinstance(job.train, LoopTrain) and job.train.tf32)
+    if device.type == "cuda" and attempt is not None:
+        _record_collectives(attempt)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.hashing import Purpose, stream
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class EpochPlan:
         They may have been trained on by a different number of ranks: steps are numbered back from the last one.
         """
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
-        order = torch.randperm(self.seeds.numel(), generator=generator).to(self.seeds.device)
+        (order,) = moved([torch.randperm(self.seeds.numel(), generator=generator)], self.seeds.device)
         first, end = (self._size * rank // self.world_size for rank in (self.rank, self.rank + 1))
         places = torch.arange(first, first + -(-self._size // self.world_size), device=order.device)
         first_step = self.steps_after(done)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,7 @@ import torch
 from clusterctl.engine.graph.hashing import ReplayedKeys
 from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.engine.task.exchange import from_first
+from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 from clusterctl.engine.training.learner import FUSED, Adam, Learner
@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clusterctl.engine.task.task import Task
+    from clusterctl.engine.task.worker import Later
     from clusterctl.engine.training.objective import Objective, Score
     from clusterctl.shared.spec import LoopTrain
 
 
+_CPU = torch.device("cpu")
 _AHEAD = 2  # prepared batches; the second one makes up for slow ones
 
 T = TypeVar("T")
@@ -62,6 +64,8 @@ def fit(
     with `train.stop_early`, it stops when other runs of the sweep are better.
     An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
+    if train.tf32 and task.device.type == "cpu" and task.place.rank == 0:
+        print("train.tf32 changes nothing: this training runs on CPUs", flush=True)
     examples = TrainingSet(objective.seeds.numel(), objective.unit_of_seeds)
     sizes = Batches(train, task.place.world_size, examples)
     plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
@@ -95,7 +99,7 @@ def fit(
         task.clock.restart("sampling")
         seeds_done = progress.position.seeds
         in_parts = (part for batch in plan.batches(epoch, seeds_done) for part in batch.parts(accumulate))
-        with closing(prefetched(in_parts, prepare)) as ahead:
+        with closing(prefetched(in_parts, prepare, task.device)) as ahead:
             steps = groupby(ahead, lambda pair: pair[0].step)
             for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
                 for batch, prepared in of_step:
@@ -147,17 +151,17 @@ def _evaluated(learner: Learner, splits: Sequence[str], log: TrainingLog) -> Map
     return scores
 
 
-def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Generator[tuple[T, P]]:
+def prefetched(items: Iterable[T], prepare: Callable[[T], P], device: torch.device = _CPU) -> Generator[tuple[T, P]]:
     """Each item with the result of `prepare`, in order; an error in `prepare` is raised at its item.
 
-    It uses one thread and no processes: nothing is copied, and nothing needs shared memory. The thread uses a single
-    core, because the step needs the others. Close it if you do not use it up: the garbage collector would wait for the
+    It uses one thread and no processes: nothing is copied, and nothing needs shared memory. What it prepares on a GPU
+    runs beside the steps. Close it if you do not use it up: the garbage collector would wait for the
     thread wherever it happens to run, also while Python starts another one and holds the lock that this needs.
     """
-    waiting: deque[tuple[T, Future[P]]] = deque()
-    with ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,)) as pool:
+    waiting: deque[tuple[T, Later[P]]] = deque()
+    with Worker("prefetch", device) as worker:
         for item in items:
-            waiting.append((item, pool.submit(prepare, item)))
+            waiting.append((item, worker.submit(prepare, item)))
             if len(waiting) > _AHEAD:
                 ready, prepared = waiting.popleft()
                 yield ready, prepared.result()

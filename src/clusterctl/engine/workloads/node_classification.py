@@ -49,7 +49,7 @@ def main(context: Context) -> None:
     found = recipe_of(data, train)
     with joined(context) as task:
         graph = prepared(task, either, found)
-        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split}
+        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split, "host": data.is_on_host}
         if isinstance(graph, LabelledHeteroGraph):
             fit(_on_several_types(graph, train, task, where, data), train, task)
         elif isinstance(train, NodeTrain):
@@ -64,10 +64,10 @@ def main(context: Context) -> None:
 def _on_several_types(
     graph: LabelledHeteroGraph, train: NodeTrain | NodeClassificationTrain, task: Task, where: Any, data: Data
 ) -> RelationNodeClassification | TypedNodeClassification:
-    for key in ("order", "disk_precision"):
-        if getattr(data, key) != "given":
-            what = f"data.{key} is not supported on several types of nodes"
-            raise TaskError(what, "remove this key", Cause.USER)
+    unsupported = {f"data.{key}": getattr(data, key) != "given" for key in ("order", "disk_precision")}
+    for key, is_set in (unsupported | {'data.placement = "host"': where.pop("host")}).items():
+        if is_set:
+            raise TaskError(f"{key} is not supported on several types of nodes", "remove this key", Cause.USER)
     if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
         return RelationNodeClassification(graph, train, task, **where)
     if isinstance(train, NodeClassificationTrain) and ":" in train.model:

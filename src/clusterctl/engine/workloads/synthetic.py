@@ -34,7 +34,8 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graph = shared(task, Graph, "synthetic", identity, lambda _: generate(**identity))
         data = context.job.data
-        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
+        where: dict[str, Any] = {"split": data.is_split, "host": data.is_on_host}
+        fit(NodeClassification(graph, train, task, data.cache_bytes, **where), train, task)
 
 
 def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:

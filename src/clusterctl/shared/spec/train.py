@@ -54,8 +54,8 @@ class Data:
     directions."""
     cache: Memory | None = None
     """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
-    placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
-    """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
+    placement: Annotated[str, OneOf(("replicated", "split", "host"))] = "replicated"
+    """Where features are: all on each GPU or node; "split" over the nodes; or, with the edges, on each GPU's "host"."""
     order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
     """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
     disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
@@ -71,6 +71,11 @@ class Data:
         """Whether `placement` splits the features over the nodes."""
         return self.placement == "split"
 
+    @property
+    def is_on_host(self) -> bool:
+        """Whether `placement` leaves edges and features in the memory of a GPU's node."""
+        return self.placement == "host"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
@@ -80,9 +85,11 @@ class Train:
         """Keys that contradict others, such as "train.replace", each with its problem."""
         if data.load and not WORKLOADS[workload].loads:
             yield "data.load", f'not supported by workload "{workload}"'
-        for name, is_set in (("cache", data.cache is not None), ("placement", data.is_split)):
+        for name, is_set in (("cache", data.cache is not None), ("placement", data.placement != "replicated")):
             if is_set and (why := self.why_features_stay(workload)):
                 yield f"data.{name}", why
+            elif name == "placement" and data.is_on_host and (why := self.why_edges_move(workload)):
+                yield "data.placement", why
         for name in ("order", "disk_precision"):
             if getattr(data, name) != "given" and not self.reads_arranged_graphs:
                 yield f"data.{name}", f'not supported by workload "{workload}" and this model; remove this key'
@@ -99,6 +106,10 @@ class Train:
     def why_features_stay(self, workload: str) -> str:
         """Why every node must hold all features in memory; empty if it need not."""
         return f'workload "{workload}" reads no features of sampled nodes'
+
+    def why_edges_move(self, workload: str) -> str:
+        """Why a GPU must hold all edges; empty if samples can be drawn in its host's memory."""
+        return f'"host" is not supported by workload "{workload}"; use "split" or data.cache'
 
     @property
     def reads_arranged_graphs(self) -> bool:
@@ -138,6 +149,8 @@ class LoopTrain(Train):
     """Device of each rank; "auto" is cuda if the job requests GPUs."""
     precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"
     """Type of features and activations; with bfloat16, weights and optimizer stay float32."""
+    tf32: bool = False
+    """On GPUs: whether products of float32 matrices round their inputs to TF32, which is faster and less exact."""
     evaluate_every: Natural = 1
     """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
     patience: Natural = 0
@@ -153,6 +166,9 @@ class LoopTrain(Train):
             yield "train.fan_out", "needs one number per layer, each above 0, or -1 for all neighbours"
         if getattr(self, "sampling", "uniform") == "labor" and getattr(self, "replace", False):
             yield "train.replace", 'sampling "labor" draws without replacement; remove this key'
+        if self.tf32 and (self.precision != "float32" or self.device == "cpu"):
+            key = "precision" if self.precision != "float32" else "device"
+            yield "train.tf32", f'has no effect with train.{key} = "{getattr(self, key)}"; remove this key'
         if self.schedule == "plateau" and not self.evaluate_every:
             yield "train.schedule", '"plateau" needs evaluations; set train.evaluate_every'
         if self.schedule not in ("step", "plateau"):
@@ -164,6 +180,11 @@ class LoopTrain(Train):
     def misfits(self, *, ranks: int, has_gpus: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - of the base class
         if self.device == "cuda" and not has_gpus:
             yield "train.device", '"cuda" needs resources.gpus_per_node'
+
+
+def _no_gpu(train: LoopTrain) -> str:
+    """Why nothing needs to stay on the host of a GPU; empty if there may be one."""
+    return '"host" is for GPUs, and train.device = "cpu"; remove one of the two' if train.device == "cpu" else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +213,9 @@ class NodeTrain(LoopTrain):
         if self.cache_first_aggregation:
             return "train.cache_first_aggregation keeps a table as large as the features in memory"
         return "train.cuda_graph captures no rows that are fetched; remove one of the two" if self.cuda_graph else ""
+
+    def why_edges_move(self, workload: str) -> str:  # noqa: ARG002 - of the base class
+        return _no_gpu(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,6 +459,14 @@ class NodeClassificationTrain(Learning, LoopTrain):
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
         return ""
+
+    def why_edges_move(self, workload: str) -> str:  # noqa: ARG002 - of the base class
+        if self.model == "rgat":
+            return '"host" is not supported by model "rgat"; use "split" or data.cache'
+        if self.batch != "sampled" or self.sampler:
+            key = "sampler" if self.sampler else f'batch = "{self.batch}"'
+            return f"train.{key} reads edges where the model is; remove one of the two"
+        return _no_gpu(self)
 
     @property
     def reads_arranged_graphs(self) -> bool:

@@ -7,14 +7,17 @@ the previous one is used.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-import torch
+from clusterctl.engine.task.worker import Worker, queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
+
+    from clusterctl.engine.task.worker import Later
 
 Nodes = TypeVar("Nodes")
 Rows = TypeVar("Rows")
@@ -34,9 +37,9 @@ class FetchesAhead(Generic[Nodes, Rows]):
     A fetch that is used out of turn is gathered before those that are still waiting.
     """
 
-    def __init__(self, gather: Callable[[Nodes], Fetched[Rows]]) -> None:
-        self._gather = gather
-        self._thread = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
+    def __init__(self, gather: Callable[[Nodes], Fetched[Rows]], device: torch.device) -> None:
+        self._gather, self.device = gather, device
+        self._thread = Worker("gather", device)
         self._lock = Lock()
         self._waiting: deque[FetchAhead[Nodes, Rows]] = deque()
         self._ahead: FetchAhead[Nodes, Rows] | None = None
@@ -49,14 +52,14 @@ class FetchesAhead(Generic[Nodes, Rows]):
             self._begin_next()
         return fetch
 
-    def begun(self, fetch: FetchAhead[Nodes, Rows]) -> Future[Fetched[Rows]]:
+    def begun(self, fetch: FetchAhead[Nodes, Rows]) -> Later[Fetched[Rows]]:
         """The rows of a fetch that is about to be used; also starts the next fetch."""
         with self._lock:
             if fetch is self._ahead:
                 self._ahead = None
             if fetch.begun is None:  # out of turn
                 self._waiting.remove(fetch)
-                fetch.begun = self._thread.submit(self._gather, fetch.nodes)
+                fetch.begun = self._thread.submit(self._gather, fetch.nodes, after=fetch.ready)
             self._begin_next()
         return fetch.begun
 
@@ -68,7 +71,7 @@ class FetchesAhead(Generic[Nodes, Rows]):
         """Keep only one fetch ahead, however many were requested: each holds memory from the start."""
         if self._ahead is None and self._waiting:
             self._ahead = self._waiting.popleft()
-            self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes)
+            self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes, after=self._ahead.ready)
 
 
 class FetchAhead(Generic[Nodes, Rows]):
@@ -76,7 +79,8 @@ class FetchAhead(Generic[Nodes, Rows]):
 
     def __init__(self, fetches: FetchesAhead[Nodes, Rows], nodes: Nodes) -> None:
         self._fetches, self.nodes = fetches, nodes
-        self.begun: Future[Fetched[Rows]] | None = None
+        self.ready = queued(fetches.device)  # another thread may start the gathering
+        self.begun: Later[Fetched[Rows]] | None = None
         self.numbers: dict[str, float] = {}
 
     def rows(self) -> Rows:

@@ -1,6 +1,7 @@
-"""Tables of the rows between an evaluation's layers: in memory, or in files where the features are on disk too.
+"""Tables of the rows between an evaluation's layers: on the device, in the node's memory, or in files.
 
-A file costs no memory but the page cache, which the kernel takes back: written to its disk, and read like the features.
+They are where the features are. A file costs no memory but the page cache, which the kernel takes back: written to its
+disk, and read like the features.
 """
 
 from __future__ import annotations
@@ -14,44 +15,44 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
-from clusterctl.engine.graph.features.sources import FeaturesInMemory
+from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost
 from clusterctl.engine.graph.storage import own_table, shared_table, table_in_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from clusterctl.engine.graph.features.ahead import FetchAhead
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.task.task import Task
 
 _PARTS = 4  # of rows, after which freed memory is given back
 
 
-def own_rows(parts: Iterable[Tensor], count: int, spill: Path | None) -> Tensor:
-    """The `count` rows of this rank's nodes, from one or more parts; mapped from a file in `spill` if that is given."""
+def own_rows(parts: Iterable[Tensor], count: int, spill: Spill | None) -> Tensor:
+    """The `count` rows of this rank's nodes, from one or more parts, on their device or where `spill` says."""
     if spill is None:
         return torch.cat(list(parts))
     parts = iter(parts)
     first = next(parts)
-    rows = own_table((count, first.size(1)), first.dtype, spill)
+    rows = own_table((count, first.size(1)), first.dtype, spill.folder)
     _fill(rows, trimmed(chain([first], parts)))
     return rows
 
 
-def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, spill: Path | None) -> Features:
+def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:
     """The rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice. A collective.
 
-    There is one copy per node of the cluster, in a file in `spill` if that is given; or in memory, of a node or GPU.
+    There is one copy per node of the cluster, where `spill` says; without it, in memory, of a node or GPU.
     """
     if spill is None:
         return FeaturesInMemory(shared_rows(parts, like, nodes, task))
-    with table_in_file(task, _shape(nodes, like), like.dtype, spill) as (table, path):
-        file = RowFile(table, path)
+    with table_in_file(task, _shape(nodes, like), like.dtype, spill.folder) as (table, path):
+        file = RowFile(table, path) if spill.folder else None
         _share(trimmed(parts), table, task, writes=task.leads_node)
-    return RowsInFile(file, table[:nodes], task)
+    return RowsInFile(file, table[:nodes], task) if file else FeaturesOnHost(table[:nodes], task)
 
 
 def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:
@@ -84,22 +85,22 @@ class RowsInFile:
 
     def __init__(self, file: RowFile, table: Tensor, task: Task) -> None:
         self._file, self._table, self._device = file, table, task.device
-        self._fetches = FetchesAhead(self._gather)
+        self._fetches = FetchesAhead(self._gather, task.device)
 
     def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
-        return self._table[start:stop].to(self._device)
+        return moved([self._table[start:stop]], self._device)[0]
 
     def settle(self) -> None:
         self._fetches.after(self._file.close)
 
     def _gather(self, nodes: Tensor) -> Fetched[Tensor]:
         wanted, places = nodes.cpu().sort()
-        rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype)
+        rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype, self._device)
         self._file.begin(wanted, rows, places).wait()
-        return Fetched(rows.to(self._device), {})
+        return Fetched(moved([rows], self._device)[0], {})
 
 
 def _shape(nodes: int, like: Tensor) -> tuple[int, int]:
@@ -109,19 +110,24 @@ def _shape(nodes: int, like: Tensor) -> tuple[int, int]:
 
 
 def _share(parts: Iterable[Tensor], table: Tensor, task: Task, *, writes: bool) -> None:
-    """Write the parts of each rank's own slice to the table of each node, or GPU. A collective."""
+    """Write the parts of each rank's own slice to the table of each node, or GPU. A collective.
+
+    A table in the node's memory goes over gloo, as NCCL sends only a GPU's memory.
+    """
     ranks, own = dist.get_world_size(), dist.get_rank()
     slices = torch.split(table, len(table) // ranks)
     _fill(slices[own], parts)
-    if task.device.type == "cpu" and task.node.size() == ranks:
+    on_host = table.device.type == "cpu"
+    if on_host and task.node.size() == ranks:
         return
+    group = task.agreeing if on_host else None
     unwanted = torch.empty_like(slices[own])
     for rank, piece in enumerate(slices):  # one slice at a time: no rank holds them all
         arriving = piece if writes or rank == own else unwanted
-        dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every backend supports every dtype
+        dist.broadcast(arriving.view(torch.uint8), rank, group)  # as bytes: not every backend supports every dtype
 
 
 def _fill(rows: Tensor, parts: Iterable[Tensor]) -> None:
     filled = 0
     for part in parts:
-        rows[filled : (filled := filled + len(part))] = part
+        rows[filled : (filled := filled + len(part))].copy_(part)  # from a GPU, too

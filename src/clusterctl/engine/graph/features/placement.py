@@ -1,18 +1,18 @@
-"""Where a training keeps its features: in the memory of every node, on disk, or split over the nodes."""
+"""Where a training keeps its features: on every device or node, on disk, or split over the nodes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache as once
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
-from clusterctl.engine.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk
+from clusterctl.engine.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk, FeaturesOnHost
 from clusterctl.engine.graph.features.split import ID, SplitFeatures
 from clusterctl.engine.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
 from clusterctl.engine.graph.storage import resident, resident_relations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import EdgeType, G, H
     from clusterctl.engine.task.task import Task
 
+_HOST = torch.device("cpu")
+_OF_EDGES = ("indices", "edge_weight", "edge_attr")
+
 
 def placed(
     graph: G,
@@ -35,15 +38,18 @@ def placed(
     fan_out: Sequence[int],
     *,
     split: bool = False,
+    host: bool = False,
 ) -> tuple[G, Features]:
     """The graph on the task's device, and its features: in memory, split over the nodes, or on disk.
 
     With `split`, `cache` bytes of each node hold copies of other nodes' rows; without, a `cache` leaves the features on
     disk. On one node there is nothing to split. Unless the features are in memory, the graph keeps the mapped `x`.
+    With `host`, a GPU leaves the edges, and features that are not on disk, in the node's memory.
     `start` returns the `start` of `expected_visits`; only the rank that fills a cache calls it. A collective of the
     node's ranks, or of all ranks if the features are split.
     """
     features: Features
+    on_host = host and task.device != _HOST
 
     def visits() -> Tensor:
         return expected_visits(graph, start(), fan_out)
@@ -52,11 +58,16 @@ def placed(
         features = SplitFeatures(graph.x, task, dtype, cache or 0, visits)
     elif cache is not None and not split:
         features = FeaturesOnDisk(graph.x, task, dtype, cache, visits)
+    elif on_host:
+        features = FeaturesOnHost(resident(graph, replace(task, device=_HOST), dtype).x, task)
     else:
         graph = resident(graph, task, dtype)
         return graph, FeaturesInMemory(graph.x)
-    # Everything but the features moves to the device.
-    return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
+    # Everything else moves to the device.
+    kept = {name: value for name in _OF_EDGES if on_host and (value := getattr(graph, name, None)) is not None}
+    without: Any = {name: value[:0] for name, value in kept.items()}
+    moves = replace(graph, x=graph.x[:0].to(dtype), **without)
+    return replace(resident(moves, task, dtype), x=graph.x, **cast("Any", kept)), features
 
 
 def placed_by_type(
@@ -100,7 +111,7 @@ def placed_by_type(
     }
     bare = {kind: x[:0].to(dtype) for kind, x in graph.x.items()}
     graph = replace(resident_relations(replace(graph, x=bare), task, dtype), x=graph.x)
-    return graph, dict(features), FetchesByType(features)
+    return graph, dict(features), FetchesByType(features, task.device)
 
 
 # The features of several node types, of which a batch needs rows of each.
@@ -115,9 +126,9 @@ Tables: TypeAlias = dict[str, Tensor]
 class FetchesByType:
     """Fetches rows of all types together: one thread gathers them, so that every rank exchanges in the same order."""
 
-    def __init__(self, features: Mapping[str, Gathering]) -> None:
+    def __init__(self, features: Mapping[str, Gathering], device: torch.device) -> None:
         self._features = features
-        self._fetches = FetchesAhead(self._gather)
+        self._fetches = FetchesAhead(self._gather, device)
 
     def fetch(self, nodes: Tables) -> FetchAhead[Tables, Tables]:
         """Request the rows of these nodes (int64) of each type."""

@@ -117,11 +117,13 @@ class RowFile:
         os.close(self._file)
 
 
-def new_rows(count: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Rows [count, width] for `begin`, with pages of their own.
+def new_rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows [count, width] for `begin`, with pages of their own; for a GPU, in pinned memory, which torch keeps.
 
     glibc would put them into a heap of the fetching thread, and could not return it while any later rows are in use.
     """
+    if device.type == "cuda":
+        return torch.empty(count, width, dtype=dtype, pin_memory=True)
     if count * width == 0:
         return torch.empty(count, width, dtype=dtype)
     memory = _own_pages(count * width * dtype.itemsize)

@@ -1,6 +1,6 @@
-"""The source of a batch's features: a table in memory, or a file whose hot rows are cached in memory.
+"""The source of a batch's features: a table in memory, of the device or the host, or a file with cached hot rows.
 
-Both give the same rows, bit for bit. Rows from a file are fetched ahead, while the previous step computes.
+All give the same rows, bit for bit. Rows from a file are fetched ahead, while the previous step computes.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
 from clusterctl.engine.graph.features.visits import hottest
@@ -41,12 +42,18 @@ class Fetch(Protocol[Rows]):
         """Wait for the rows. Call it once."""
 
 
+class Spill(NamedTuple):
+    """Where an evaluation keeps the tables between its layers, if not on the rank's device."""
+
+    folder: Path | None  # for files; None: the node's memory
+
+
 class Features(Protocol):
     """The features of all nodes."""
 
     @property
-    def spill(self) -> Path | None:
-        """The folder for the tables between the layers of an evaluation; None if they should be in memory."""
+    def spill(self) -> Spill | None:
+        """Where the tables between the layers of an evaluation should be; None: on the rank's device."""
 
     def fetch(self, nodes: Tensor) -> Fetch[Tensor]:
         """Request the rows of these nodes (int64)."""
@@ -88,6 +95,35 @@ class FetchFromMemory:
         return self.table.index_select(0, self.nodes)
 
 
+class FeaturesOnHost:
+    """A `table` [nodes, features] in the node's memory, for a GPU: a batch's rows reach it through pinned memory.
+
+    The table itself is not pinned: no operator of torch reads the host's memory from a GPU, and to pin it would take
+    every rank of a node minutes and address space of its own.
+    """
+
+    spill = Spill(None)
+
+    def __init__(self, table: Tensor, task: Task) -> None:
+        self._table, self._device = table, task.device
+        self._fetches = FetchesAhead(self._gather, task.device)
+
+    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
+        return self._fetches.fetch(nodes)
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        return moved([self._table[start:stop]], self._device)[0]
+
+    def settle(self) -> None:
+        pass
+
+    def _gather(self, nodes: Tensor) -> Fetched[Tensor]:
+        ids, width = nodes.cpu(), self._table.size(1)
+        rows = torch.empty(ids.numel(), width, dtype=self._table.dtype, pin_memory=self._device.type == "cuda")
+        torch.index_select(self._table, 0, ids, out=rows)
+        return Fetched(moved([rows], self._device)[0], {})
+
+
 class FeaturesOnDisk:
     """A table that is mapped from a file, with the most frequently read rows cached in memory.
 
@@ -112,19 +148,19 @@ class FeaturesOnDisk:
                 slots = torch.arange(read_often.numel())
                 self._slots[read_often] = slots.to(torch.int32) + 1  # 0 means not cached
                 self._file.begin(read_often, self._cache, slots).wait()
-        self._fetches = FetchesAhead(self.gather)
+        self._fetches = FetchesAhead(self.gather, task.device)
 
     @property
-    def spill(self) -> Path:
-        return Path(tempfile.gettempdir())
+    def spill(self) -> Spill:
+        return Spill(Path(tempfile.gettempdir()))
 
     def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
-        rows = new_rows(stop - start, self._cache.size(1), self._dtype)
+        rows = new_rows(stop - start, self._cache.size(1), self._dtype, self._device)
         self._file.begin(torch.arange(start, stop), rows, torch.arange(stop - start)).wait()
-        return rows.to(self._device)
+        return moved([rows], self._device)[0]
 
     def settle(self) -> None:
         pass
@@ -135,11 +171,11 @@ class FeaturesOnDisk:
         slots = self._slots.index_select(0, ids)
         missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
         wanted, order = ids.index_select(0, missing).sort()
-        rows = new_rows(ids.numel(), self._cache.size(1), self._dtype)
+        rows = new_rows(ids.numel(), self._cache.size(1), self._dtype, self._device)
         reading = self._file.begin(wanted, rows, missing.index_select(0, order))
         for places in torch.split(present, _ROWS_AT_ONCE):
             rows.index_copy_(0, places, self._cache.index_select(0, slots.index_select(0, places) - 1))
         reading.wait()
         hits = present.numel() / max(1, ids.numel())
         numbers = {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size}
-        return Fetched(rows.to(self._device), numbers, ids.numel())
+        return Fetched(moved([rows], self._device)[0], numbers, ids.numel())

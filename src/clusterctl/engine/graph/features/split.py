@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.blocks import moved, own_slice
 from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.engine.graph.features.row_file import RowFile
 from clusterctl.engine.graph.features.visits import hottest
@@ -115,14 +115,14 @@ class SplitFeatures:
         file.close()
         self._replicates = most > 0
         self._exchange = RowExchange(self._own, task.fetching)
-        self._fetches = FetchesAhead(self.gather)
+        self._fetches = FetchesAhead(self.gather, task.device)
 
     def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
         first = int(self._first_rows[self._rank]) - self._rank * self._size
-        return self._own[first + start : first + stop].to(self._device, self._dtype)
+        return moved([self._own[first + start : first + stop].to(self._dtype)], self._device)[0]
 
     def settle(self) -> None:
         self._fetches.after(self._exchange.settle)
@@ -146,7 +146,7 @@ class SplitFeatures:
         missing = missing[peers.index_select(0, missing).argsort(stable=True)]
         counts = peers.index_select(0, missing).bincount(minlength=dist.get_world_size()).tolist()
         arriving = self._exchange.begin(places.index_select(0, missing).to(torch.int32), counts)
-        rows = torch.empty(ids.numel(), self._own.size(1), dtype=self._dtype)
+        rows = torch.empty(ids.numel(), self._own.size(1), dtype=self._dtype, pin_memory=self._device.type == "cuda")
         _copy(self._own, places.index_select(0, own), rows, own)
         _copy(self._replicas, slots[is_here], rows, elsewhere[is_here])
         rows.index_copy_(0, missing, arriving.wait().to(self._dtype))
@@ -155,7 +155,7 @@ class SplitFeatures:
         if self._replicates:
             hits = 1 - missing.numel() / max(1, elsewhere.numel())
             numbers["cache_hit_rate"] = round(hits, 4)
-        return Fetched(rows.to(self._device), numbers, elsewhere.numel())
+        return Fetched(moved([rows], self._device)[0], numbers, elsewhere.numel())
 
 
 def _copy(table: Tensor, taken: Tensor, rows: Tensor, places: Tensor) -> None:

@@ -113,7 +113,7 @@ class GraphClassification(Objective[Graphs]):
             for piece in pieces_of(graphs, self._graphs.sizes[graphs]):
                 cut = self._cut(piece, torch.ones(piece.numel()))
                 kept.append(self._kept(self.scored(cut, self.gather(cut), ())))
-            y = self._graphs.y[graphs].to(self._device)
+            (y,) = moved([self._graphs.y[graphs]], self._device)
             found[split] = self._metric.score(torch.cat(kept), y, torch.arange(own.start, own.stop))
         return found
 

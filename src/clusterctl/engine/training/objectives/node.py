@@ -49,13 +49,21 @@ class NodeClassification(Objective[FetchedSample]):
     model: Network
 
     def __init__(
-        self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None, *, split: bool = False
+        self,
+        graph: Graph,
+        train: NodeTrain,
+        task: Task,
+        cache: int | None = None,
+        *,
+        split: bool = False,
+        host: bool = False,
     ) -> None:
-        """`cache` and `split` decide where the features are, see `placed`."""
-        if (split or cache is not None) and train.cache_first_aggregation:
-            message = "train.cache_first_aggregation keeps a table as large as the features in memory"
-            key = "data.placement" if split else "data.cache"
-            raise TaskError(message, f"leave {key} out, or set train.cache_first_aggregation = false", Cause.USER)
+        """`cache`, `split` and `host` decide where the features are, see `placed`."""
+        key = "data.placement" if split or host else "data.cache" if cache is not None else ""
+        if key and (why := train.why_features_stay("")):  # torchrun skips the checks of `submit`
+            raise TaskError(why, f"leave {key} or the other key out", Cause.USER)
+        if host:
+            print_if_on_cpu(task)
         super().__init__(train, task)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
@@ -63,7 +71,7 @@ class NodeClassification(Objective[FetchedSample]):
         self.classes = graph.num_classes
         start = partial(seeds_of, graph)
         self._graph, self._features = placed(
-            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split, host=host
         )
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
@@ -114,6 +122,12 @@ class NodeClassification(Objective[FetchedSample]):
         return accuracies(self._graph, own, predicted, splits)
 
 
+def print_if_on_cpu(task: Task) -> None:
+    """Print a line if there is no GPU whose host edges and features could stay on."""
+    if task.device.type == "cpu" and task.place.rank == 0:
+        print('data.placement = "host" changes nothing: this training runs on CPUs', flush=True)
+
+
 def best_class(scores: Tensor) -> Tensor:
     """The class with the highest score, int64 [nodes], of scores [nodes, classes]."""
     return scores.argmax(1)
@@ -131,7 +145,7 @@ def sampler_of(
     labor = uses_labor(train)
     batch_size = Batches(train, task.place.world_size).per_rank
     kind: type[NeighborSampler | StaticSampler] = NeighborSampler
-    if may_be_static and worth_static(task.device, fan_out, batch_size):
+    if may_be_static and worth_static(graph.indices.device, fan_out, batch_size):
         kind = StaticSampler
     return kind(graph, fan_out, train.seed, replace=train.replace, labor=labor)
 

@@ -283,7 +283,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
             if first is None:  # this rank has no nodes
                 first = self._features.piece(0, 0)
             rows = own_rows(chain([first], parts), len(own), self._features.spill)
-        return of_all(rows, self._graph.num_nodes, self._features, self._task)
+        return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
     def _decoded(self, rows: Tensor, pairs: int) -> Tensor:
         return self._decoder.scores(rows, torch.arange(2 * pairs, device=rows.device).view(2, -1))

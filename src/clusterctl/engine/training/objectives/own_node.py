@@ -17,7 +17,14 @@ from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
 from clusterctl.engine.training.learning.losses import Loss
 from clusterctl.engine.training.learning.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.objectives.node import measured, nodes_of, sampler_of, seeds_of, uses_labor
+from clusterctl.engine.training.objectives.node import (
+    measured,
+    nodes_of,
+    print_if_on_cpu,
+    sampler_of,
+    seeds_of,
+    uses_labor,
+)
 from clusterctl.engine.training.own.inference import OwnInference
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
@@ -184,9 +191,14 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         cache: int | None = None,
         *,
         split: bool = False,
+        host: bool = False,
         clusters: Clusters | None = None,
     ) -> None:
-        """`cache` and `split` decide where the features are, see `placed`; `clusters` are for batch "clusters"."""
+        """`cache`, `split`, `host`: where the features are, see `placed`; `clusters` are for batch "clusters"."""
+        if host and (why := train.why_edges_move("")):  # torchrun skips the checks of `submit`
+            raise TaskError(why, "leave data.placement out", Cause.USER)
+        if host:
+            print_if_on_cpu(task)
         super().__init__(train, task)
         outputs, layers = graph.num_classes, len(train.fan_out)
         self.classes = outputs if train.loss == "cross_entropy" else 0
@@ -211,7 +223,9 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         start, fan_out = partial(seeds_of, graph), train.fan_out
         if clusters:  # every node is read once in an epoch
             start, fan_out = partial(torch.ones, graph.num_nodes), ()
-        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, fan_out, split=split)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, fan_out, split=split, host=host
+        )
         self._loss = Loss(train, self._graph.y, self._graph.train, outputs)
         self._metric = Metric(train, task.agreeing)
         self._metric.check(self._graph.y, partial(getattr, self._graph))

@@ -232,5 +232,5 @@ def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tenso
     added = 0
     for part in parts:
         own = rows[added : (added := added + len(part))]
-        own += part
+        own += part.to(own.device)  # the rows may be on the host
         finish(own)

@@ -42,14 +42,13 @@ from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from torch import nn
 
     from clusterctl.engine.graph.embeddings import Embeddings, WantedRows
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
@@ -122,7 +121,7 @@ class TypedRows:
         return self.of(subgraph.places)
 
     @property
-    def spill(self) -> Path | None:
+    def spill(self) -> Spill | None:
         """Where tables between the layers of an evaluation should be: None if in memory."""
         return next((features.spill for features in self._features.values()), None)
 
@@ -283,9 +282,9 @@ class LayerByLayer:
         return rows_of_all_types(rows, count, self._task, spill)
 
 
-def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Path | None) -> Features:
+def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Spill | None) -> Features:
     """All nodes' rows of one type, from each rank's own. A collective."""
-    width = torch.tensor([rows.size(1)], device=rows.device)  # a rank without nodes does not know it
+    width = torch.tensor([rows.size(1)], device=task.device)  # a rank without nodes does not know it
     dist.broadcast(width, 0)
     return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
 

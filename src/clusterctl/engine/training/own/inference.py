@@ -24,7 +24,7 @@ from clusterctl.shared.errors import TaskError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.storage import FeatureGraph
     from clusterctl.engine.task.task import Task
@@ -73,11 +73,12 @@ class OwnInference:
 
     def _tried_targets(self) -> Tensor | None:
         """A few nodes with neighbours, and not too many of those; None if there are none."""
-        indptr, indices = self._graph.indptr, self._graph.indices
+        indptr = self._graph.indptr
         degrees = indptr[: _TRIED_AMONG + 1].diff()
         chosen, edges = [], 0
         for node in degrees.nonzero().squeeze(1).tolist():
-            sources = indices[int(indptr[node]) : int(indptr[node + 1])][: _TRIED_EDGES + 1].long()
+            first, last = int(indptr[node]), int(indptr[node + 1])
+            sources = self._graph.sources(slice(first, min(last, first + _TRIED_EDGES + 1))).long()
             cost = len(sources) + int((indptr[sources + 1] - indptr[sources]).sum())
             if edges + cost <= _TRIED_EDGES and cost > len(sources):
                 chosen.append(node)
@@ -169,12 +170,12 @@ class OwnInference:
 
     def of_all(self, rows: Tensor) -> Features:
         """All nodes' rows, from each rank's own, where the features say. A collective."""
-        return of_all(rows, self._graph.num_nodes, self._features, self._task)
+        return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
 
-def of_all(rows: Tensor, nodes: int, features: Features, task: Task) -> Features:
-    """All nodes' rows, from each rank's own, where the features say. A collective."""
+def of_all(rows: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:
+    """All `nodes`' rows, from each rank's own, on the device or where `spill` says. A collective."""
     # A rank without nodes does not know the width of a layer. NCCL does not support CPU tensors.
-    width = torch.tensor([rows.size(1)], device=rows.device)
+    width = torch.tensor([rows.size(1)], device=task.device)
     dist.broadcast(width, 0)
-    return rows_of_all([rows], rows.new_empty(0, int(width)), nodes, task, features.spill)
+    return rows_of_all([rows], rows.new_empty(0, int(width)), nodes, task, spill)

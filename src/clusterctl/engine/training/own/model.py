@@ -358,11 +358,16 @@ class OwnTraining:
         changed = [name in self._unversioned or not self._agreed[name].is_latest(tensors[name]) for name in tensors]
         flags = torch.tensor(changed, dtype=torch.uint8)
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group)
+        by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}  # in the order of the model, on every rank
         for (name, tensor), flag in zip(tensors.items(), flags.tolist(), strict=True):
             if flag:
-                whole = tensor.contiguous()
-                dist.all_reduce(whole)
-                tensor.copy_(whole / dist.get_world_size())
+                by_dtype.setdefault(tensor.dtype, {})[name] = tensor
+        for group in by_dtype.values():  # a model has dozens of small buffers, and each collective takes its time
+            whole = torch.cat([tensor.reshape(-1) for tensor in group.values()])
+            dist.all_reduce(whole)
+            means = torch.split(whole / dist.get_world_size(), [tensor.numel() for tensor in group.values()])
+            for (name, tensor), mean in zip(group.items(), means, strict=True):
+                tensor.copy_(mean.view(tensor.shape))
                 self._agreed[name] = _Seen(tensor)
 
     def state(self) -> PartState:

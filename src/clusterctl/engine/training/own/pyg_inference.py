@@ -305,7 +305,7 @@ def _far_from_an_end(graph: FeatureGraph, steps: int) -> Tensor:
         offsets, edges = sample_positions(graph, seen[:, -1], 1, 0)
         has_edge = offsets.diff() > 0
         step = torch.full_like(begin, -1)
-        step[has_edge] = graph.indices[edges].to(torch.int64)
+        step[has_edge] = graph.sources(edges).to(torch.int64)
         going &= has_edge & (seen != step[:, None]).all(1)
         length += going
         seen = torch.cat([seen, torch.where(going, step, seen[:, -1])[:, None]], 1)
