@@ -121,7 +121,6 @@ MAKERS = {
     "launcher/api/export.py": TEMPORARY,
     "launcher/api/init.py": "the current project",
     "launcher/api/remote/served.py": TEMPORARY,
-    "launcher/api/submitting/submission.py": "a lease inside a run",
     "launcher/cli/keep.py": TEMPORARY,
     "launcher/containers/build.py": f"{INSIDE}; {TEMPORARY}",
     "launcher/containers/importing.py": f"an image folder may belong to a group; {TEMPORARY}",
