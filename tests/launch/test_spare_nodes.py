@@ -138,6 +138,9 @@ def killed(node: str, step: int | None = 5, how: str = "Killed", word: str = "ta
     return f"{ONE_KILLED}{logged}echo '{first}' >&2; echo '{other}' >&2; exit 137\n"
 
 
+OOM = "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks ...' >&2\n"
+
+
 @pytest.mark.parametrize(
     ("attempts", "replaced"),
     [
@@ -145,6 +148,9 @@ def killed(node: str, step: int | None = 5, how: str = "Killed", word: str = "ta
         ([killed("n2"), killed("n1")], "n1"),  # the last one, although the script is there
         ([killed("n2", 3), killed("n2", 4), killed("n2", 4)], "n2"),
         ([killed("n2"), killed("n2", word="tasks 1-2")], "n2"),
+        ([killed("n2"), killed("n2", how="Exited with exit code 137")], "n2"),  # the program of a task
+        ([killed("n2"), killed("n2", how="Exited with exit code 1")], None),
+        ([killed("n2"), OOM + killed("n2", how="Exited with exit code 137")], None),
         ([killed("n2", 3), killed("n2", 4)], None),
         ([killed("n2"), killed("n2", how="Out Of Memory")], None),  # another node has no more
         ([killed("n2", None), killed("n2", None)], None),  # before the first step

@@ -77,17 +77,20 @@ cctl_replace_unfit() { # those that failed their check, before any rank has star
   cctl_use_nodes
   cctl_record host.json ""
 }
-# If ranks are killed twice in a row at the same step, the node of the last one may be broken. Its name is in srun's first line
-# about a task: those of the others follow.
+# If ranks are killed twice in a row at the same step, the node of the last one may be broken, unless memory was short. Its
+# name is in srun's first line about a task: those of the others follow. The task of a killed program exits with 137.
 cctl_replace_blamed() {
   local cctl_line cctl_before=$cctl_died_at
   cctl_died_at=''
   [ "$cctl_step" -ge 0 ] && cctl_rank_killed || return 0
   cctl_died_at=$cctl_step
   [ "$cctl_step" = "$cctl_before" ] && [ "${#cctl_idle[@]}" -gt 0 ] || return 0
+  ! grep -qsiE 'oom[-_ ]kill' "$cctl_attempt/host.log" || return 0
   while IFS= read -r cctl_line; do
     [[ $cctl_line =~ ^srun:\ error:\ ([^\ ]+):\ tasks?\ [0-9,-]+:\ (.*) ]] || continue
-    [[ ${BASH_REMATCH[2]} != Killed* ]] || { cctl_replace killed "${BASH_REMATCH[1]}" && cctl_died_at=''; }
+    case ${BASH_REMATCH[2]} in
+      Killed* | *" exit code 137") cctl_replace killed "${BASH_REMATCH[1]}" && cctl_died_at='' ;;
+    esac
     return 0
   done <"$cctl_attempt/host.log"
 }
