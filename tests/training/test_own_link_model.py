@@ -520,6 +520,18 @@ def test_attributes_that_the_model_does_not_take_are_named(lone_task: Task, caps
         link_graph((train, test, val), "my:load")
 
 
+def test_what_is_for_several_types_is_named_or_refused(
+    graph: LinkGraph, users: types.ModuleType, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objective(graph, lone_task, embedding_width=7)
+    assert "train.embedding_width is not used: the data has one type of nodes" in capsys.readouterr().out
+    encode = lambda self, x_dict, edge_index_dict: x_dict  # noqa: E731
+    users.Net = type("Net", (Pygs,), {"encode": encode})  # type: ignore[attr-defined]
+    with pytest.raises(TaskError, match="the data has one type of nodes and edges") as caught:
+        objective(graph, lone_task, model="users:Net")
+    assert caught.value.hint == "return HeteroData from data.load"
+
+
 @pytest.mark.parametrize("model", ["autoencoder", "variational"])
 def test_pygs_autoencoders_have_the_losses_of_their_examples(
     graph: LinkGraph, lone_task: Task, model: str, capsys: pytest.CaptureFixture[str]
