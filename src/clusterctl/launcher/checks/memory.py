@@ -352,7 +352,7 @@ def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ra
         weights=(size.features + 2 * width * train.layers) * width * weight * _ADAM,
         samples=_AHEAD * batch * (24 * nodes + 16 * edges),
         step=batch * nodes * (size.features + 8 * width * train.layers) * weight,
-        evaluation=tested * (size.features + 4 * width) * weight + 5 * table * weight + 40 * size.num_edges,
+        evaluation=tested * (size.features + 4 * width) * weight + 8 * table * weight + 40 * size.num_edges,
         shared_evaluation=0,
     )
 
