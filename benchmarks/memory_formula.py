@@ -1,4 +1,4 @@
-"""The memory that the formula of `submit --dry-run` gives, divided by the peak of runs of the built-in workloads.
+"""The memory that the formula of `submit --dry-run` gives, divided by the peak of runs of built-in workloads.
 
 Each workload trains on a small and on a larger generated data set, with one, two and four ranks on one node. The first
 run of a data set prepares it, the others train only. On the emulator, the peak is the sum of the processes'
@@ -35,14 +35,14 @@ class Row(NamedTuple):
     more: tuple[str, ...] = ()
 
 
+ON_CPUS = ("resources.gpus_per_node=0", "resources.memory=8G")
 ROWS = {
     "synthetic": Row("synthetic", ("train.avg_num_nodes=10000", "train.avg_num_nodes=100000")),
     "synthetic-sage": Row("synthetic-sage", ("train.avg_num_nodes=10000", "train.avg_num_nodes=100000")),
-    "reddit": Row("reddit", ("0.005", "0.05"), "reddit"),
-    "deep-sage": Row("deep-sage", ("0.005", "0.05"), "reddit"),
+    "reddit": Row("reddit", ("0.005", "0.05"), "reddit", ON_CPUS),
+    "deep-sage": Row("deep-sage", ("0.005", "0.05"), "reddit", ON_CPUS),
     "gat": Row("gat-cora", ("0.005", "0.02"), "reddit", ("train.batch_size=128",)),
     "rgat": Row("igbh-generated", ("train.generated=1e-5", "train.generated=5e-5")),
-    "taobao": Row("taobao-generated", ("train.generated=0.002", "train.generated=0.02")),
     "graph-classification": Row("imdb-gin", ("train.folds=1",)),
 }
 

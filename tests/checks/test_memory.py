@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
-from clusterctl.engine.data import igb, reddit, taobao, tu
-from clusterctl.engine.data.generated import igb_like, taobao_like
-from clusterctl.engine.data.taobao import read_events
+from clusterctl.engine.data import igb, reddit, tu
+from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.workloads import synthetic
 from clusterctl.launcher.checks.data_size import data_size, distinct
 from clusterctl.launcher.checks.memory import estimate, gpu_bytes, hops, smaller_batch
@@ -27,7 +26,6 @@ GIB, MIB = 1 << 30, 1 << 20
 ARXIV, PAPERS = "ogbn-arxiv", "ogbn-papers100M"
 BUILT_IN = {
     "synthetic": {"avg_num_nodes": 50_000},
-    "taobao": {"generated": 0.01},
     "node-classification": {"model": "rgat", "generated": 1e-4},
 }
 
@@ -86,14 +84,6 @@ def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> 
         assert found.edges.keys() == graph.indices.keys()
         there = sum(map(len, graph.indices.values()))  # repeated edges count once, and a small graph has many
         assert there <= found.num_edges < 1.5 * there
-    taobao_like.write(tmp_path / "taobao", 0.001, 0)
-    events = read_events(tmp_path / "taobao")
-    made = data_size(job("taobao", generated=0.001))
-    assert made is not None
-    assert sum(made.nodes.values()) == pytest.approx(events.num_users + events.num_items, rel=0.3)
-    prepared = taobao.interactions(events, 3, 1.0)
-    for relation, share in ((("item", "rev_to", "user"), 0.05), (("item", "to", "item"), 0.25)):
-        assert made.edges[relation] == pytest.approx(prepared.indices[relation].numel(), rel=share)
 
 
 def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate(tmp_path: Path) -> None:
@@ -102,6 +92,7 @@ def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate
         job("link-prediction", CORA, model="mine:Net"),
         job("command"),
         job("reddit"),
+        job("taobao", generated=0.01),
         job("reddit", tmp_path),
         job("node-classification", CORA, model="GraphSAGE"),
     ]

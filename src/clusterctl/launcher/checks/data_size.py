@@ -19,16 +19,12 @@ from clusterctl.shared.spec import (
     NodeClassificationTrain,
     NodeTrain,
     SyntheticTrain,
-    TaobaoTrain,
 )
 from clusterctl.shared.spec.data_sizes import (
     IGB_CLASSES,
     IGB_EDGES,
     IGB_FEATURES,
     IGB_NODES,
-    TAOBAO_EVENTS,
-    TAOBAO_ITEMS,
-    TAOBAO_USERS,
     igb_count,
     igb_papers,
 )
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 EdgeType = tuple[str, str, str]
 _FAKE_FEATURES, _FAKE_CLASSES, _FAKE_DEGREE = 64, 10, 10  # PyG's FakeDataset
 _DEGREES = 128  # columns of the one-hot degree
-_TASTES, _OWN_TASTE, _ACTIVITY_SIGMA, _POPULARITY_SIGMA = 4, 0.925, 0.8, 1.0  # of generated events of Taobao
 _CLASSES = 64  # assumed where no header shows it
 _MOST_HEADER = 1 << 16
 _MOST = 1 << 48
@@ -50,8 +45,7 @@ _MOST = 1 << 48
 class DataSize:
     """The nodes of each type, the edges into them in both directions, and the columns of features.
 
-    The only type of a homogeneous graph is "". For graphs to classify, `graphs` is their number; for pairs of users and
-    items, `events`.
+    The only type of a homogeneous graph is "". For graphs to classify, `graphs` is their number.
     """
 
     nodes: dict[str, int]
@@ -59,7 +53,6 @@ class DataSize:
     features: int
     classes: int
     graphs: int = 0
-    events: int = 0
     raw: str = field(default="", compare=False)  # the layout that has to be prepared
 
     @property
@@ -80,8 +73,6 @@ def data_size(job: Job) -> DataSize | None:
         match job.train:
             case SyntheticTrain(avg_num_nodes=about, seed=seed):
                 return _fake(about, seed)
-            case TaobaoTrain(generated=scale, together=at_least) if root or scale:
-                return _taobao(root, scale, at_least)
             case NodeClassificationTrain(model="rgat", generated=scale) if root is None and scale:
                 return _igb({kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_NODES.items()}, {
                     kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_EDGES.items()
@@ -111,33 +102,6 @@ def _fake(about: int, seed: int) -> DataSize:
     about = max(about, _FAKE_DEGREE)
     nodes = random.Random(seed).randint(max(3 * about // 4, _FAKE_DEGREE), 5 * about // 4)
     return one_type(nodes, 2 * _FAKE_DEGREE * nodes, _FAKE_FEATURES, _FAKE_CLASSES, "fake")
-
-
-def _taobao(root: Path | None, scale: float, at_least: int) -> DataSize:
-    real = root and root / "raw" / "UserBehavior.csv"
-    events = once(about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
-    share = events / TAOBAO_EVENTS
-    nodes = {"user": max(4, round(TAOBAO_USERS * share)), "item": max(4, round(TAOBAO_ITEMS * share))}
-    together = _together(nodes["user"], nodes["item"], at_least)
-    edges = {("item", "rev_to", "user"): events * 8 // 10, ("item", "to", "item"): together}
-    return DataSize(nodes, edges, 0, 2, events=events, raw="taobao")
-
-
-def _together(users: int, items: int, at_least: int) -> int:
-    """The expected pairs of items that so many users took both, if events are as `taobao_like` generates them.
-
-    A user has lognormally many events, nearly all with items of one of four tastes, whose popularity is lognormal. The
-    sum over the popularity of a pair is taken at equal steps of its logarithm.
-    """
-    squared = (TAOBAO_EVENTS / TAOBAO_USERS * 0.8 * _OWN_TASTE) ** 2 * math.exp(_ACTIVITY_SIGMA**2)
-    mean = (users / _TASTES) * squared / (items / _TASTES) ** 2
-    found, step = 0.0, 0.1
-    for number in range(-60, 61):
-        normal = number * step
-        rate = mean * math.exp(math.sqrt(2) * _POPULARITY_SIGMA * normal - _POPULARITY_SIGMA**2)
-        fewer = sum(math.exp(-rate + n * math.log(rate) - math.lgamma(n + 1)) for n in range(at_least))
-        found += max(0.0, 1 - fewer) * math.exp(-normal * normal / 2) / math.sqrt(2 * math.pi) * step
-    return round(items**2 / _TASTES * found)
 
 
 def _igb(nodes: dict[str, int], edges: dict[EdgeType, int], *, undirected: bool) -> DataSize:

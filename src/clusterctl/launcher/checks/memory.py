@@ -25,7 +25,6 @@ from clusterctl.shared.spec import (
     LoopTrain,
     NodeClassificationTrain,
     NodeTrain,
-    TaobaoTrain,
     batch_key,
     from_record,
 )
@@ -48,8 +47,6 @@ _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compile
 _AHEAD = 4  # samples that exist at once
 _AT_ONCE = 16384  # nodes of a piece of an evaluation
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
-_PAIRS_AT_ONCE = _ROWS_AT_ONCE = 65536  # scored, and drawn from one generator
-_PRODUCTS_AT_ONCE = 20_000_000  # of the matrix of items that users took together
 _ADAM = 4  # values, gradients and two moments
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
 _GPUS = {"v100": 16, "t4": 16, "a100": 40, "a40": 48, "l40": 48, "h100": 80, "h200": 141, "b200": 180, "mi250": 64}
@@ -191,8 +188,6 @@ def _live(job: Job, size: DataSize, batches: Batches) -> _Live | None:
             return _network(job, size, train, batch, batches.ranks)
         case NodeClassificationTrain(model="gat" | "rgat"):
             return _attention(job, size, train, batch, batches.ranks)
-        case TaobaoTrain():
-            return _recommender(size, train, batch, batches.ranks)
         case GraphClassificationTrain(model="gin" | "plain"):
             return _isomorphism(size, train, batch, batches.ranks)
     return None
@@ -315,34 +310,6 @@ def _products(edges: float, width: int, heads: int) -> float:
     return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 3 * edges * width
 
 
-def _recommender(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
-    """Rows of all users and items, split over the ranks, and pairs (engine/training/objectives/link.py)."""
-    value, weight = _bytes(train)
-    width = train.hidden_channels
-    own = -(-size.num_nodes // ranks) * width
-    users, items = size.nodes["user"], size.nodes["item"]
-    of_user = size.edges["item", "rev_to", "user"] / users
-    together = size.edges["item", "to", "item"] / items
-    first, second = (float("inf") if count < 0 else count for count in train.fan_out)
-    seen = distinct(batch, users), distinct(2 * batch, items)
-    drawn = seen[0] * min(first, of_user) + seen[1] * min(first, together)
-    reached = distinct(drawn, items) + seen[1]
-    more = reached * min(second, together)
-    rows = seen[0] + min(items, reached + distinct(more, items))
-    pairs = size.events / 10
-    return _Live(
-        graph=4 * size.num_edges + 8 * size.num_nodes + 16 * size.events * 4 / 10,
-        shared=0,
-        weights=(own * (3 + bool(train.patience)) + 2 * _ROWS_AT_ONCE * width) * weight,
-        samples=_AHEAD * (16 * (drawn + more) + 24 * rows),
-        step=(6 * rows + 8 * 2 * batch) * width * weight,
-        evaluation=(size.num_nodes // ranks * 3 + 6 * min(_PAIRS_AT_ONCE, pairs)) * width * weight + 64 * pairs
-        + 8 * 8 * size.events / 10,
-        shared_evaluation=2 * size.num_nodes * width * value,
-        compiled=size.num_edges >= _COMPILED_EDGES,
-    )  # fmt: skip
-
-
 def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ranks: int) -> _Live:
     """Networks of graphs, whose first neighbourhood sum every rank has (engine/graph/gin.py)."""
     _, weight = _bytes(train)
@@ -356,7 +323,7 @@ def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ra
         weights=(size.features + 2 * width * train.layers) * width * weight * _ADAM,
         samples=_AHEAD * batch * (24 * nodes + 16 * edges),
         step=batch * nodes * (size.features + 8 * width * train.layers) * weight,
-        evaluation=tested * (size.features + 4 * width) * weight + 5 * table * weight + 40 * size.num_edges,
+        evaluation=tested * (size.features + 4 * width) * weight + 8 * table * weight + 40 * size.num_edges,
         shared_evaluation=0,
     )
 
@@ -371,12 +338,8 @@ def _preparing(size: DataSize) -> tuple[float, float]:
             return _PYG, 100 * edges + 8 * features + 20_000 * size.graphs
         case "ogb":  # engine/data/ogb.py
             return 0, 4 * edges + 60 * nodes + 400 * MIB
-        case "igb":
+        case _:  # engine/data/igb.py
             return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
-    # Of Taobao (engine/data/taobao.py): a user's events, squared, are products; those of one pair of items are summed.
-    products = size.nodes["user"] * 15_000
-    different = min(_PRODUCTS_AT_ONCE, products) / (1 + products / size.nodes["item"] ** 2) ** 3
-    return 30 * MIB, 80 * size.events + 45 * different
 
 
 def _size(size: float) -> str:
