@@ -30,7 +30,7 @@ def queued(device: torch.device) -> torch.cuda.Event | None:
 @cache
 def stream_of(name: str, device: torch.device) -> torch.cuda.Stream:  # noqa: ARG001 - one stream for each name
     """The stream of the workers with this name, always the same: torch keeps freed memory for each stream apart."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Worker:
