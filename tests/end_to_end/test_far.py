@@ -108,18 +108,18 @@ def test_a_running_run_is_followed_attached_to_and_cancelled(stage: FarStage) ->
 def test_a_job_that_clusterctl_did_not_submit_is_explained_and_cancelled_from_here(
     stage: FarStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def others() -> list[str]:
+        return [one["job_id"] for one in json.loads(stage.do("status", "--all-jobs", "-o", "json"))["jobs"]]
+
     stage.do("nodes")
-    before = set(
-        stage.slurm("squeue", "--me", "--noheader", "--format=%i").split()
-    )  # what earlier tests have cancelled
+    before = others()  # what earlier tests have left in Slurm's memory
     script = stage.folder / "own.sh"
     script.write_text("#!/bin/bash\necho begun\nsrun -n1 python3 -c 'raise KeyError(7)'\nsleep 600\n")
     job = stage.slurm("sbatch", "--parsable", f"--chdir={stage.folder}", "-t5", str(script)).strip()
     wait_until(lambda: "KeyError" in stage.do("logs", job), what="the task to fail")
     found = json.loads(stage.do("why", job, "-o", "json"))
     assert (found["id"], found["run_stage"], found["cause"]) == (job, "running", "its output shows: KeyError: 7")
-    listed = [one["job_id"] for one in json.loads(stage.do("status", "--all-jobs", "-o", "json"))["jobs"]]
-    assert [one for one in listed if one not in before] == [job]
+    assert [one for one in others() if one not in before] == [job]
     for name, value in stage.environment.items():
         monkeypatch.setenv(name, value)
     assert clusterctl.why(job, cluster="far").headline.cause == found["cause"]
