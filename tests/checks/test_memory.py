@@ -87,6 +87,8 @@ def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> 
 
 
 def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate(tmp_path: Path) -> None:
+    on_disk = job("reddit", CORA)
+    on_disk = replace(on_disk, data=replace(on_disk.data, cache="1G"))
     own = [
         job("node-classification", CORA, model="mine:Net"),
         job("link-prediction", CORA, model="mine:Net"),
@@ -95,6 +97,7 @@ def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate
         job("taobao", generated=0.01),
         job("reddit", tmp_path),
         job("node-classification", CORA, model="GraphSAGE"),
+        on_disk,
     ]
     assert [*map(estimate, own)] == [None] * len(own)
 

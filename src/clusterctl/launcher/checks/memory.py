@@ -91,9 +91,13 @@ class _Live:
 
 
 def estimate(job: Job) -> Estimate | None:
-    """What `job` needs; None for a program or a model of the user's own, and if its data is not known here."""
+    """What `job` needs; None for a program or a model of the user's own, and if its data is not known here.
+
+    None, too, if nodes do not hold all features in memory.
+    """
     train, resources = job.train, job.resources
-    size = data_size(job) if isinstance(train, LoopTrain) and not job.has_own_model else None
+    is_whole = job.data.cache is None and not job.data.is_split
+    size = data_size(job) if isinstance(train, LoopTrain) and is_whole and not job.has_own_model else None
     if size is None or not isinstance(train, LoopTrain):
         return None
     tasks = resources.tasks_per_node or 1
@@ -106,7 +110,7 @@ def estimate(job: Job) -> Estimate | None:
         return Estimate(
             round(host),
             round(host + imports + prepared),
-            round(_CUDA + live.graph + live.shared + live.weights + live.step + live.samples
+            round(_CUDA + live.graph + live.weights + live.step + live.samples
                   + live.evaluation + live.shared_evaluation),
         )  # fmt: skip
     less, more = sorted((live.step, live.evaluation))
@@ -187,7 +191,7 @@ def _live(job: Job, size: DataSize, batches: Batches) -> _Live | None:
         case NodeTrain():
             return _network(job, size, train, batch, batches.ranks)
         case NodeClassificationTrain(model="gat" | "rgat"):
-            return _attention(job, size, train, batch, batches.ranks)
+            return _attention(size, train, batch, batches.ranks)
         case GraphClassificationTrain(model="gin" | "plain"):
             return _isomorphism(size, train, batch, batches.ranks)
     return None
@@ -220,13 +224,11 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     table = nodes * size.features * value
     cached = train.cache_first_aggregation
     copied = train.precision != ("bfloat16" if job.data.disk_precision == "bfloat16" else "float32")
-    in_memory = job.data.cache_bytes is None and not job.data.is_split
-    shared = (table if copied and in_memory else 0) + (table if cached else 0) + (job.data.cache_bytes or 0)
+    shared = table * (copied + cached)
     fan_out = (*train.fan_out[:-1], 0) if cached else train.fan_out
     reached, drawn = hops(batch, fan_out, nodes, size.num_edges, alike=size.raw == "fake")
     targets = reached[-2::-1]  # of each layer, the outermost first
     step = 2 * targets[0] * size.features * value
-    step += 0 if in_memory else 2 * reached[-1] * size.features * value
     for layer, (before, after) in enumerate(pairwise(widths)):
         step += targets[layer] * (5 * after + (2 * before if layer else 0)) * weight
     parameters = sum(before * after for before, after in pairwise(widths)) * (2 if train.model == "sage" else 1)
@@ -242,7 +244,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
     degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
     return _Live(
-        graph=table + 4 * size.num_edges + 8 * nodes,
+        graph=table * (1 + cached) + 4 * size.num_edges + 8 * nodes,
         shared=shared,
         weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
@@ -253,7 +255,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     )
 
 
-def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, ranks: int) -> _Live:
+def _attention(size: DataSize, train: NodeClassificationTrain, batch: int, ranks: int) -> _Live:
     """Layers of GATv2, one for each relation (engine/graph/attention.py, engine/graph/rgat.py)."""
     options = from_record(GatOptions, train.options)
     value, weight = _bytes(train)
@@ -291,7 +293,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
     evaluation = (at_once + 3 * own * width) * weight
     table = nodes * size.features * value
-    shared = (table if train.precision != "float32" and job.data.cache is None else 0) + (job.data.cache_bytes or 0)
+    shared = table if train.precision != "float32" else 0
     return _Live(
         graph=table + 4 * size.num_edges + 8 * nodes,
         shared=shared,
