@@ -16,7 +16,6 @@ from support.guide import GUIDES, steps
 from support.scenario import BACK_ENDS, Stage, wait_until
 
 import clusterctl
-from clusterctl.shared.record.layout import RunDir
 
 LOOK = """
 import json, os, sys
