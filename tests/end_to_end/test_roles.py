@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,7 +150,16 @@ def loses_a_node(stage: Stage, run: RunDir) -> None:
         job = stage.job_id(run)
         wait_until(lambda: stage.slurm("squeue", "-h", "-j", job, "-t", "running", "-o", "%i") == "", 60, "the end")
     finally:
+        wait_until(lambda: comes_back(stage), 30, "the node")
+
+
+def comes_back(stage: Stage) -> bool:
+    """Whether Slurm takes the lost node back; it refuses if the node has registered again by itself."""
+    try:
         stage.slurm("scontrol", "update", "NodeName=node4", "State=RESUME")
+    except subprocess.CalledProcessError:
+        return not stage.slurm("sinfo", "-h", "-n", "node4", "-o", "%t").startswith("down")
+    return True
 
 
 def preempts(stage: Stage, run: RunDir) -> None:
