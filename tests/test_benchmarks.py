@@ -39,6 +39,7 @@ def test_several_sizes_follow_one_option() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_an_experts_sparse_matrices_give_the_same_outputs_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     import torch
