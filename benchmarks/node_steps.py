@@ -151,7 +151,8 @@ def as_matrices(hops: list[tuple[Tensor, int]], nodes: int) -> list[tuple[Tensor
     for (sources, targets), rows in hops:
         bounds = torch.zeros(rows + 1, dtype=torch.int64)
         torch.cumsum(targets.bincount(minlength=rows), 0, out=bounds[1:])
-        found.append((torch.sparse_csr_tensor(bounds, sources, torch.ones(sources.numel()), (rows, nodes)), rows))
+        values, shape = torch.ones(sources.numel()), (rows, nodes)
+        found.append((torch.sparse_csr_tensor(bounds, sources, values, shape, check_invariants=False), rows))
         nodes = rows
     return found
 

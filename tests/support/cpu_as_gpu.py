@@ -74,8 +74,8 @@ _STATE = _State()
 
 def _set_device(device: torch.device) -> None:
     _STATE.device = device.index or 0
-    if _STATE.stream is _USUAL:
-        CpuAsGpu().__enter__()  # of this thread, until it ends
+    if threading.current_thread() is not threading.main_thread():  # the test has entered it there
+        CpuAsGpu().__enter__()  # until the thread ends
 
 
 def install(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:

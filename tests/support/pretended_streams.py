@@ -98,6 +98,8 @@ class Streams:
 
     def _set_device(self, device: torch.device) -> None:
         self._local.device = device
+        if threading.current_thread() is threading.main_thread():
+            return  # `counted` has entered it there
         OnGpu(self.asked, self).__enter__()  # a mode applies to one thread, and ends with it
 
     @contextmanager
