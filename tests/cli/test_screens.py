@@ -84,7 +84,7 @@ def test_one_large_frame_explains_the_run(folder: Path, capsys, monkeypatch: pyt
     assert cli.run(["monitor", "--once"]) == 0
     out = capsys.readouterr().out
     assert "no problems reported" not in out
-    assert f"next: clusterctl logs {RUN}" in out
+    assert f"│{RUN} failed: " in out
 
 
 def test_a_single_damaged_run_is_an_error(folder: Path, capsys) -> None:

@@ -19,7 +19,7 @@ from support.ranks import CORA
                 ("../tutorial/index", 10, {}),  # trains Cora twice
                 ("your-batch-script", 9, {"COLUMNS": "200"}),
                 ("again-and-different", 4, {}),
-                ("tidying-up", 4, {}),
+                ("tidying-up", 4, {"COLUMNS": "200"}),
                 ("roles", 5, {"COLUMNS": "200"}),
                 ("your-own-model", 5, {"COLUMNS": "200", "CORA": str(CORA)}),
                 ("your-own-loss", 5, {"COLUMNS": "200"}),
@@ -52,6 +52,7 @@ next: clusterctl why fit-20260131-120000-1a2b
         ("fit-20251231-235959-ffff", True),
         ("fit-...\nfit-20251231-235959-ffff finished 3s 0.0022", True),
         ("fit-20251231-235959-ffff finished 3s 0.5022", False),  # another loss
+        ("fit-20251231-235959-ffff finished 1m52s 0.0021", True),
         ("fit-20251231-235959-ffff failed 3s 0.0021", False),
         ("other-20251231-235959-ffff", False),
         ("next: clusterctl why fit-20251231-235959-ffff\nRUN STATE TIME LOSS", False),  # another order

@@ -33,7 +33,7 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 
 # What differs from run to run and between machines. Such a part matches any other of its kind; fractions, most of which
 # come from a training, must be nearly equal.
-_TIME = r"\b\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d)\b"
+_TIME = r"\b(?:\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d))+\b"  # also 1m52s
 _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
     "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
