@@ -233,6 +233,26 @@ def test_permanent_errors_are_raised_at_once_and_transient_ones_after_retries(tm
         rename(tmp_path / "none", tmp_path / "y")
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_new_file_whose_creation_the_kernel_repeats_is_made_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """After ESTALE it repeats the open, which has made the file: seen on the late file system of the tests."""
+    made: list[Path] = []
+    really = os.open
+
+    def repeated(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL and len(made) < times:
+            made.append(path)
+            os.close(really(path, flags, mode))
+        return really(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", repeated)
+    write_json(tmp_path / "origin.json", {"checkpoint": "0-20"})
+    assert read_json(tmp_path / "origin.json") == {"checkpoint": "0-20"}
+    assert len(made) == times
+
+
 @pytest.mark.parametrize("target", ["victim", "nowhere"])
 def test_a_new_file_is_never_written_through_a_planted_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str

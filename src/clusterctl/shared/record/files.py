@@ -82,8 +82,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     Others may be able to write to the folder: the file gets a name that they cannot guess, and is never opened through
     something that already has that name, such as a link.
     """
-    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor, aside = _new_beside(path, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -92,6 +91,22 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             aside.unlink()
         raise
+
+
+def _new_beside(path: Path, mode: int) -> tuple[int, Path]:
+    """A new file with a name that nobody knows. If that exists nevertheless, its creation was repeated: take another.
+
+    When a network file system answers ESTALE, the kernel repeats the whole open, which may have made the file.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    tries = 3
+    while True:
+        aside, tries = path.with_name(f".{path.name}.{os.urandom(4).hex()}"), tries - 1
+        try:
+            return os.open(aside, flags, mode), aside
+        except FileExistsError:
+            if not tries:
+                raise
 
 
 def write_json(path: Path, record: Any) -> None:
