@@ -24,7 +24,7 @@ def test_each_node_is_set_up_once_before_its_ranks(stage: Stage) -> None:
     assert host.node_setup == ()
     page = stage.call("report", run.id, "--output", "page.html", "--cluster", stage.cluster)
     assert page.returncode == 0, page.stderr
-    assert f"stage-{State.NODE_SETUP}" in (stage.folder / "page.html").read_text().partition("</style>")[2]
+    assert f"state-{State.NODE_SETUP}" in (stage.folder / "page.html").read_text().partition("</style>")[2]
 
 
 def test_a_failure_names_the_node_and_the_line(stage: Stage) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from clusterctl.engine.data.generated.ogb_like import (
     EdgePieces,
@@ -101,7 +100,7 @@ def bare_academy(*kinds: str, dtype: torch.dtype = torch.float64) -> LabelledHet
 
 def dated_academy(seed: int = 0, *, edges_too: bool = False, dtype: torch.dtype = torch.float64) -> LabelledHeteroGraph:
     """The academy with times of papers, or of papers and of employments; rows name papers at any time."""
-    from torch_geometric.data import HeteroData
+    from torch_geometric.data import HeteroData  # late, as below: programs of ranks import this module
 
     graph, random = random_academy(dtype), torch.Generator().manual_seed(seed)
     data = HeteroData()

@@ -19,7 +19,7 @@ from clusterctl.launcher.submission.code_files import CodeFile, package_files
 USAGE, CONFIG, SLURM, NOT_FOUND, OTHER = 2, 3, 4, 5, 1
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MESSAGE = re.compile(r"error: (?P<error>\S.*(?:\n  .*)*)\nhint: (?P<hint>\S.*(?:\n  .*)*)\n")
-_BATCHES = re.compile(r"^global batch .*\n", re.MULTILINE)
+_BATCHES = re.compile(r"^(?:global batch|memory: about) .*\n", re.MULTILINE)
 _SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 
 

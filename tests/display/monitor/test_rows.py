@@ -14,7 +14,7 @@ from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.overview import Scene
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain
@@ -79,7 +79,7 @@ def test_the_note_of_a_failed_run_is_its_cause_which_a_filter_finds(fabricate: C
         "attempts/0/host.json": {"job_id": "12", "start": 10, "end": 60, "exit_code": 1},
         "attempts/0/events/rank_00000.jsonl": [{"event": "began", "node": "node1"}, event],
     }
-    statuses = report([fabricate(NEW, files), fabricate(OLD, {"finished.json": {"attempt": 0, "time": 5}})]).statuses
+    statuses = statuses_of([fabricate(NEW, files), fabricate(OLD, {"finished.json": {"attempt": 0, "time": 5}})]).statuses
     causes = Causes(statuses[0].record.run.runs).of(statuses)
     assert [*causes] == [NEW]
     found = Scene(NOW, statuses, None, causes=causes)
