@@ -196,7 +196,7 @@ def test_a_server_that_may_only_read_has_no_tool_that_changes_anything(desk: Des
         ("runs", {"count": 10**30}, "out of range"),
         ("runs", {"count": True}, "not a whole number"),
         ("runs", {"nmae": "x"}, "did you mean name"),
-        ("runs", {"since": "yesterday; rm -rf /"}, "since="),
+        ("runs", {"since": "yesterday; rm -rf /"}, "`since=`"),
         ("why", {}, "run is missing"),
         ("why", {"run": "../../etc/passwd"}, "no run"),
         ("why", {"run": "/etc/passwd"}, "no run"),

@@ -195,7 +195,7 @@ def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
                 refused += 1
             else:
                 harmless = [("find:names", []), ("run:Run.job_id", "text"), ("nodes:allocate", "text"), *as_json]
-                harmless.append(("run:Run._result", "text"))  # JSON, which the caller reads
+                harmless += [("run:Run._result", "text"), ("run:Run.rank_of", 5)]  # JSON that the caller reads; a rank
                 assert (name, found) in harmless, name
         assert refused >= len(wrong) - 1
 

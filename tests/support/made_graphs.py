@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from clusterctl.engine.data.reddit import read_raw
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, compressed
 from clusterctl.engine.training.objectives.link import Interactions
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
 
 
 def random_shop(users: int = 40, items: int = 60, edges: int = 400, seed: int = 0) -> Interactions:
@@ -133,6 +137,8 @@ Node = tuple[int, int]  # the seed's number, the node's number
 
 def one_type(nodes: int = 50, edges: int = 600, seed: int = 0) -> Data:
     """A graph with edges sorted by target, times of nodes and edges, weights, and the node number as its feature."""
+    from torch_geometric.data import Data
+
     random = torch.Generator().manual_seed(seed)
     edge_index = _sorted(torch.randint(nodes, (2, edges), generator=random))
     return Data(
@@ -148,6 +154,8 @@ def one_type(nodes: int = 50, edges: int = 600, seed: int = 0) -> Data:
 
 def shop(users: int = 30, items: int = 40, edges: int = 300, seed: int = 0) -> HeteroData:
     """Users and items, with times of nodes and edges."""
+    from torch_geometric.data import HeteroData
+
     random = torch.Generator().manual_seed(seed)
     counts = {"user": users, "item": items}
     data = HeteroData()

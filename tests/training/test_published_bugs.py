@@ -167,9 +167,9 @@ IN_PLACE = Mutation(
 )
 FIRST_GPU = Mutation("engine/task/task.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
 LOADER_PROCESSES = Mutation(
-    _LOOP,
-    'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
-    '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
+    "engine/task/worker.py",
+    "self._pool.submit(self._run, after or queued(self._device), work, given)",
+    '__import__("concurrent.futures").futures.ProcessPoolExecutor(1).submit(self._run, None, work, given)',
 )
 PORT_GIVEN_BACK = Mutation("engine/task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation(

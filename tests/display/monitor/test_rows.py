@@ -79,7 +79,9 @@ def test_the_note_of_a_failed_run_is_its_cause_which_a_filter_finds(fabricate: C
         "attempts/0/host.json": {"job_id": "12", "start": 10, "end": 60, "exit_code": 1},
         "attempts/0/events/rank_00000.jsonl": [{"event": "began", "node": "node1"}, event],
     }
-    statuses = statuses_of([fabricate(NEW, files), fabricate(OLD, {"finished.json": {"attempt": 0, "time": 5}})]).statuses
+    statuses = statuses_of(
+        [fabricate(NEW, files), fabricate(OLD, {"finished.json": {"attempt": 0, "time": 5}})]
+    ).statuses
     causes = Causes(statuses[0].record.run.runs).of(statuses)
     assert [*causes] == [NEW]
     found = Scene(NOW, statuses, None, causes=causes)
