@@ -24,7 +24,7 @@ def test_what_does_not_fit_is_said_before_the_queue_with_settings_that_fit(desk:
     for setting in settings:
         code, _, err = desk.type(f"submit ./job.toml --dry-run=slurm --set {setting}")
         assert "does not fit" not in err, setting
-    assert f"memory: {str(needed).partition(': ')[2]}" in desk.type("submit ./job.toml --dry-run")[2]
+    assert f"memory: {str(needed).partition(': ')[2]}" in desk.type("submit ./job.toml --dry-run", batches=True)[2]
 
 
 def test_what_fits_is_not_mentioned(desk: Desk) -> None:

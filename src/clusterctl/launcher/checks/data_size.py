@@ -129,10 +129,13 @@ def _igb_files(root: Path, *, undirected: bool) -> DataSize:
 
 
 def _reddit(root: Path) -> DataSize:
-    raw = root / "raw"
-    nodes, features = _shape_in(raw / "reddit_data.npz", "feature.npy")
-    (edges,) = _shape_in(raw / "reddit_graph.npz", "row.npy")
+    nodes, features = once(_shape_of_features, root / "raw" / "reddit_data.npz")
+    (edges,) = _shape_in(root / "raw" / "reddit_graph.npz", "row.npy")
     return one_type(nodes, edges, features, _CLASSES, "reddit")
+
+
+def _shape_of_features(archive: Path) -> tuple[int, ...]:
+    return _shape_in(archive, "feature.npy")
 
 
 def _ogb(root: Path, *, undirected: bool) -> DataSize:

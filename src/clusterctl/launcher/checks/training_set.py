@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterctl.shared.record.files import open_regular
 from clusterctl.shared.spec import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.spec import Job
 
+T = TypeVar("T")
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
 _TRAIN = 1  # PyG's code in node_types
@@ -77,14 +78,16 @@ def training_set(job: Job) -> TrainingSet | None:
     return None
 
 
-def once(count: Callable[[Path], int], file: Path) -> int:
+def once(count: Callable[[Path], T], file: Path) -> T:
     """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
-    return _counted(count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    of_content = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    found: T = _counted(count, file, of_content)
+    return found
 
 
 @lru_cache(16)
-def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> int:
+def _counted(count: Callable[[Path], Any], file: Path, _: tuple[int, ...]) -> Any:
     return count(file)
 
 
