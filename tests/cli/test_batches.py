@@ -39,4 +39,6 @@ def test_a_global_batch_size_causes_no_warning(desk: Desk) -> None:
     desk.use_slurm()
     desk.write("job.toml", f"{JOB}[train]\nglobal_batch_size = 500\n")
     code, _, err = desk.type("submit ./job.toml --dry-run", batches=True)
-    assert (code, err) == (0, "global batch 500 (16 ranks x 31 or 32); 4 steps per epoch of 1,624 nodes\n")
+    first, second = err.splitlines()
+    assert (code, first) == (0, "global batch 500 (16 ranks x 31 or 32); 4 steps per epoch of 1,624 nodes")
+    assert second.startswith("memory: about ")

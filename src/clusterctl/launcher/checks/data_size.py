@@ -130,9 +130,17 @@ def _igb_files(root: Path, *, undirected: bool) -> DataSize:
 
 def _reddit(root: Path) -> DataSize:
     raw = root / "raw"
-    nodes, features = _shape_in(raw / "reddit_data.npz", "feature.npy")
-    (edges,) = _shape_in(raw / "reddit_graph.npz", "row.npy")
+    nodes, features = once(_features_of, raw / "reddit_data.npz")
+    (edges,) = once(_edges_of, raw / "reddit_graph.npz")
     return one_type(nodes, edges, features, _CLASSES, "reddit")
+
+
+def _features_of(archive: Path) -> tuple[int, ...]:
+    return _shape_in(archive, "feature.npy")
+
+
+def _edges_of(archive: Path) -> tuple[int, ...]:
+    return _shape_in(archive, "row.npy")
 
 
 def _ogb(root: Path, *, undirected: bool) -> DataSize:

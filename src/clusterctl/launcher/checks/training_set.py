@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterctl.shared.record.files import open_regular
 from clusterctl.shared.spec import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
+Counted = TypeVar("Counted")
 _TRAIN = 1  # PyG's code in node_types
 _CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": "i", b"8": "q"}  # of the struct module
 
@@ -77,14 +78,17 @@ def training_set(job: Job) -> TrainingSet | None:
     return None
 
 
-def once(count: Callable[[Path], int], file: Path) -> int:
+def once(count: Callable[[Path], Counted], file: Path) -> Counted:
     """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
-    return _counted(count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    found: Counted = _counted(
+        count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    )
+    return found
 
 
 @lru_cache(16)
-def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> int:
+def _counted(count: Callable[[Path], Any], file: Path, _: tuple[int, ...]) -> Any:
     return count(file)
 
 
