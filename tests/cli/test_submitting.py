@@ -32,7 +32,7 @@ def test_the_training_set_is_read_once_however_many_submissions_there_are(desk: 
             code, _, err = desk.type("submit ./job.toml", batches=True)
             assert code == 0
             assert "of 1,624 nodes" in err
-    assert count.opened[str(data / "raw" / "reddit_data.npz")] == 2  # also for the sizes that memory depends on
+    assert count.opened[str(data / "raw" / "reddit_data.npz")] == 2, "the training nodes, and the shape of the features"
 
 
 def test_submit_does_not_import_the_modules_that_observe_runs(desk: Desk) -> None:

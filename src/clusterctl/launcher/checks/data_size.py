@@ -129,13 +129,18 @@ def _igb_files(root: Path, *, undirected: bool) -> DataSize:
 
 
 def _reddit(root: Path) -> DataSize:
-    nodes, features = once(_shape_of_features, root / "raw" / "reddit_data.npz")
-    (edges,) = _shape_in(root / "raw" / "reddit_graph.npz", "row.npy")
+    raw = root / "raw"
+    nodes, features = once(_features_of, raw / "reddit_data.npz")
+    (edges,) = once(_edges_of, raw / "reddit_graph.npz")
     return one_type(nodes, edges, features, _CLASSES, "reddit")
 
 
-def _shape_of_features(archive: Path) -> tuple[int, ...]:
+def _features_of(archive: Path) -> tuple[int, ...]:
     return _shape_in(archive, "feature.npy")
+
+
+def _edges_of(archive: Path) -> tuple[int, ...]:
+    return _shape_in(archive, "row.npy")
 
 
 def _ogb(root: Path, *, undirected: bool) -> DataSize:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.spec import Job
 
-T = TypeVar("T")
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
+Counted = TypeVar("Counted")
 _TRAIN = 1  # PyG's code in node_types
 _CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": "i", b"8": "q"}  # of the struct module
 
@@ -78,11 +78,12 @@ def training_set(job: Job) -> TrainingSet | None:
     return None
 
 
-def once(count: Callable[[Path], T], file: Path) -> T:
+def once(count: Callable[[Path], Counted], file: Path) -> Counted:
     """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
-    of_content = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    found: T = _counted(count, file, of_content)
+    found: Counted = _counted(
+        count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    )
     return found
 
 
