@@ -95,8 +95,8 @@ def test_the_whole_table_has_run_on_a_cpu_that_passes_for_two_gpus(
     alike = {"losses": [1.0], "backend": "nccl", "collectives": 1}
     monkeypatch.setattr(gpu_correctness, "_on_ranks", lambda *_: alike)
     monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
-    install(monkeypatch, gpus=2)
-    with CpuAsGpu():
+    with pytest.MonkeyPatch.context() as patch, CpuAsGpu():  # undone before the fixture leaves its process group
+        install(patch, gpus=2)
         rows = parts.check(GPU, 0.005, 5)
     assert not [row for row in rows if row.is_right is False]
     shown = parts.table(rows)
