@@ -32,4 +32,4 @@ def test_status_is_the_same_with_and_without_accounting(stage: Stage, accounting
         if ending == "cancelled":
             wait_until(lambda run=run: begun(run.attempt(0)))
             assert stage.call("cancel", run.id, "--cluster", "sandbox").returncode == 0
-        assert stage.wait_for_stage(run, "finished", "failed", "cancelled", "lost")["stage"] == ending
+        assert stage.wait_for_state(run, "finished", "failed", "cancelled", "lost")["stage"] == ending

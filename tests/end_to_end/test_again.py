@@ -41,7 +41,7 @@ while os.environ["WAITS"] == "yes" and not Path("go").exists():
 def test_rerun_uses_the_submitted_code_while_the_first_run_is_still_running(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     first = stage.submit(stage.write_job("train", JOB))
-    stage.wait_for_stage(first, "training", "starting", "loading")
+    stage.wait_for_state(first, "training", "starting", "loading")
     (stage.folder / "train.py").write_text("raise SystemExit('not the code of the first run')\n")
     changes = ("--set", "env.LR=0.25", "--set", "env.WAITS=no")
     done = stage.call("rerun", first.id, "--cluster", stage.cluster, *changes, "--wait", "-o", "json", timeout=600)
@@ -53,7 +53,7 @@ def test_rerun_uses_the_submitted_code_while_the_first_run_is_still_running(stag
     assert [attempt.number for attempt in second.attempts()] == [0]
     assert stage.status(second)["loss"] == 0.25
     (first.work / "go").touch()
-    stage.wait_for_stage(first, "finished")
+    stage.wait_for_state(first, "finished")
     assert (first.work / "written.txt").read_text() == str(first.path)
     assert stage.status(first)["loss"] == 0.5
     differing = stage.call("diff", first.id, second.id, "--cluster", stage.cluster, "-o", "json")

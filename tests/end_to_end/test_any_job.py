@@ -97,7 +97,7 @@ def test_the_job_of_a_run_leads_to_the_run(stage: Stage) -> None:
     run = stage.submit(
         stage.write_job("ours", 'workload = "command"\nargv = ["python", "-c", "raise SystemExit(3)"]\n')
     )
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     assert why(stage, stage.job_id(run))["id"] == run.id
     assert why(stage, "@failed")["id"] == run.id
 

@@ -64,7 +64,7 @@ def test_a_sweep_varies_variables_and_arguments(stage: Stage) -> None:
 def test_a_killed_rank_is_named_and_the_run_repeated(stage: Stage) -> None:
     ending = 'srun -K bash -c "if [ \\$SLURM_PROCID = \\$WHICH ]; then kill -9 \\$\\$; fi; sleep 20"\n'
     run = stage.submit(write(stage, f"{TWO_BY_TWO}{ending}"), "--set", "env.WHICH=3")
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"], found["node"]) == ("killed", 3, "node2")
     again = stage.call("rerun", run.id, "--cluster", stage.cluster, "--set", "env.WHICH=9", "--set", "resources.time=5")
@@ -76,7 +76,7 @@ def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> Non
     failing = 'if os.environ["SLURM_PROCID"] == "1":\n    raise ValueError("no such data set")\n'
     (stage.folder / "train.py").write_text(f"import os, time\n{failing}time.sleep(20)\n")
     run = stage.submit(write(stage, f"{TWO_BY_TWO}srun -K python3 train.py\n"))
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("user-error", 1)
     assert "ValueError: no such data set" in found["cause"]
@@ -86,7 +86,7 @@ def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> Non
 @pytest.mark.long
 def test_a_script_without_srun_is_explained_by_its_output(stage: Stage) -> None:
     run = stage.submit(write(stage, "echo begin\npython3 -c 'import no_such_module'\n"))
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert "No module named 'no_such_module'" in found["cause"]
     assert found["rank"] is None
@@ -102,27 +102,27 @@ def test_a_script_ended_by_a_signal_fails_the_wait(stage: Stage) -> None:
 def test_a_running_script_is_cancelled_resumed_and_followed_by_another(stage: Stage) -> None:
     script = write(stage, f"echo attempt\n{UNTIL_A_FILE}")
     run = stage.submit(script)
-    stage.wait_for_stage(run, "training")
+    stage.wait_for_state(run, "training")
     assert "batch script is running" in why(stage, run)["cause"]
     after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after", run.id)
     assert stage.status(after)["stage"] == "queued"
     assert stage.call("cancel", "--yes", "--cluster", stage.cluster, run.id).returncode == 0
-    stage.wait_for_stage(run, "cancelled")
-    stage.wait_for_stage(after, "cancelled")
+    stage.wait_for_state(run, "cancelled")
+    stage.wait_for_state(after, "cancelled")
     (stage.folder / "go").touch()
     assert stage.call("resume", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert [attempt.number for attempt in run.attempts()] == [0, 1]
 
 
 @pytest.mark.long
 def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     run = stage.submit(write(stage, f'echo "start ${{SLURM_RESTART_COUNT:-0}}"\n{UNTIL_A_FILE}'))
-    stage.wait_for_stage(run, "training")
+    stage.wait_for_state(run, "training")
     stage.slurm("scontrol", "requeue", stage.job_id(run))
     wait_until(lambda: len(run.attempts()) == 2, 90)
     (stage.folder / "go").touch()
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert "start 1" in logs(stage, run)
 
 
@@ -140,13 +140,13 @@ srun -K bash -c 'if [ "$SLURM_PROCID$SLURM_RESTART_COUNT" = 1 ]; then kill -9 $$
 def test_restarts_of_a_script_are_counted_and_an_exception_is_none(stage: Stage) -> None:
     killed = stage.submit(write(stage, "kill -9 $$\n"), "--set", "restart.limit=2")
     failed = stage.submit(write(stage, "exit 3\n", "fails.sh"), "--set", "restart.limit=2")
-    stage.wait_for_stage(killed, "failed")
-    stage.wait_for_stage(failed, "failed")
+    stage.wait_for_state(killed, "failed")
+    stage.wait_for_state(failed, "failed")
     assert (len(killed.attempts()), len(failed.attempts())) == (3, 1)
     cancelled = stage.submit(write(stage, UNTIL_A_FILE, "waits.sh"), "--set", "restart.limit=2")
-    stage.wait_for_stage(cancelled, "training")
+    stage.wait_for_state(cancelled, "training")
     stage.call("cancel", "--yes", "--cluster", stage.cluster, cancelled.id)
-    stage.wait_for_stage(cancelled, "cancelled")
+    stage.wait_for_state(cancelled, "cancelled")
     assert len(cancelled.attempts()) == 1
 
 
@@ -157,11 +157,11 @@ echo "start ${SLURM_RESTART_COUNT:-0}"
 [ -n "$SLURM_RESTART_COUNT" ] || for _ in {1..600}; do sleep 0.2; done
 """
     run = stage.submit(write(stage, text), "--set", "restart.limit=1", "-t", "1")
-    stage.wait_for_stage(run, "training")
+    stage.wait_for_state(run, "training")
     wait_until(lambda: "start 0" in logs(stage, run), 30)
     stage.slurm("scancel", "-b", "-s", "USR1", stage.job_id(run))
     wait_until(lambda: "got USR1" in logs(stage, run), 30)
-    stage.wait_for_stage(run, "finished", seconds=200)
+    stage.wait_for_state(run, "finished", seconds=200)
     assert len(run.attempts()) == 2
     assert "start 1" in logs(stage, run)
 
@@ -171,7 +171,7 @@ def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
     run = stage.submit(
         write(stage, 'if [ "$1" != again ]; then sbatch --output=other.out "$0" again; fi\nsrun echo "$1"\n')
     )
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     other = stage.folder / "other.out"
     wait_until(lambda: other.exists() and "again" in other.read_text())
     assert len(run.attempts()) == 1
@@ -181,7 +181,7 @@ def test_a_script_that_submits_itself_starts_another_job(stage: Stage) -> None:
 @pytest.mark.long
 def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
     run = stage.submit(write(stage, f"{TWO_BY_TWO}command -v srun\nsrun echo here\n"), "--set", "see_ranks=false")
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert str(run.path) not in logs(stage, run)
     assert not (run.attempt(0).path / "logs").exists()
 
@@ -221,7 +221,7 @@ if os.environ["SLURM_PROCID"] == "1": raise ValueError("wrong")
 time.sleep(20)'
 """
     run = stage.submit(write(stage, f"{TWO_BY_TWO}{failing}"), "--set", "see_ranks=false")
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["rank"], found["certainty"]) == (1, "likely")
     assert "ValueError: wrong" in found["cause"]
@@ -248,7 +248,7 @@ while [ ! -e go ]; do sleep 0.2; done
 def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: Stage) -> None:
     sweep = stage.submit(write(stage, ELEMENT))
     first, third, waiting = (RunDir(stage.runs / f"{sweep.id}.{index}") for index in (1, 3, 9))
-    stage.wait_for_stage(first, "training")
+    stage.wait_for_state(first, "training")
     assert stage.status(waiting)["stage"] == "queued"
     assert not waiting.path.exists()
     assert why(stage, waiting)["class"] == "pending"
@@ -258,10 +258,10 @@ def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: S
     assert array not in others, "the array is the sweep's"
     after = stage.submit(write(stage, "echo second\n", "second.sh"), "--after-any", sweep.id)
     assert stage.call("cancel", "--yes", "--cluster", stage.cluster, waiting.id).returncode == 0
-    stage.wait_for_stage(waiting, "cancelled")
+    stage.wait_for_state(waiting, "cancelled")
     (stage.folder / "go").touch()
-    stage.wait_for_stage(third, "failed")
-    stage.wait_for_stage(after, "finished")
+    stage.wait_for_state(third, "failed")
+    stage.wait_for_state(after, "finished")
     shown = stage.call("status", sweep.id, "--cluster", stage.cluster, "-o", "json")
     states = {one["id"].rpartition(".")[2]: one["stage"] for one in json.loads(shown.stdout)["runs"]}
     assert states == {"1": "finished", "3": "failed", "7": "finished", "9": "cancelled"}
@@ -269,11 +269,11 @@ def test_an_array_is_a_sweep_whose_elements_become_runs_when_they_start(stage: S
     assert "rank of 3" in logs(stage, third, "--rank", "0")
     assert sorted(path.name for path in stage.folder.glob("*.txt")) == [f"{array}-{index}.txt" for index in (1, 3, 7)]
     stage.call("resume", third.id, "--cluster", stage.cluster)
-    stage.wait_for_stage(third, "failed")
+    stage.wait_for_state(third, "failed")
     assert "3: 1 from 3 to 3" in logs(stage, third), "the element alone, under its own index"
     again = stage.call("rerun", third.id, "--cluster", stage.cluster, "--set", "env.WELL=1")
     assert again.returncode == 0, again.stderr
-    stage.wait_for_stage(RunDir(stage.runs / again.stdout.strip()), "finished")
+    stage.wait_for_state(RunDir(stage.runs / again.stdout.strip()), "finished")
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ def test_a_killed_slurmstepd_is_not_called_a_lost_node(stage: Stage) -> None:
     wait_until(lambda: all(alive(run, rank) for rank in range(4)))
     wait_until(lambda: begun(run.attempt(0)))
     os.kill(slurmstepd_of(run, 2), signal.SIGKILL)
-    stage.wait_for_stage(run, "failed", "lost", "finished", seconds=120)
+    stage.wait_for_state(run, "failed", "lost", "finished", seconds=120)
     found = why(stage, run)
     assert (found["class"], found["node"]) == ("killed", "node2")
     assert "slurmstepd on node2" in found["cause"]
@@ -67,7 +67,7 @@ def test_a_killed_batch_script_stays_killed_in_the_history_after_a_resume(stage:
     scene = Scene(stage, "command")
     scene.run = run
     scene.kill_script()
-    stage.wait_for_stage(run, "failed", seconds=120)
+    stage.wait_for_state(run, "failed", seconds=120)
     before = why(stage, run)
     assert before["class"] == "killed"
     assert stage.call("resume", run.id, "--cluster", stage.cluster).returncode == 0
@@ -104,10 +104,10 @@ def test_a_refused_cancellation_leaves_no_trace(stage: Stage, sandbox: RunningSa
     assert refused.returncode == 4
     assert "not cancelled" in refused.stderr
     assert not run.cancel_json.exists()
-    assert stage.wait_for_stage(run, "training", seconds=60)["cancelling"] is False
+    assert stage.wait_for_state(run, "training", seconds=60)["cancelling"] is False
     (victim, *_) = alive(run, 0)
     os.kill(victim, signal.SIGKILL)
-    stage.wait_for_stage(run, "failed", "queued", "training", seconds=60)
+    stage.wait_for_state(run, "failed", "queued", "training", seconds=60)
     wait_until(lambda: "exit_code" in read_json(run.attempt(0).host_json), 60)
     assert read_json(run.attempt(0).host_json).get("refused") != "cancelled"
     past = why(stage, run)
@@ -143,7 +143,7 @@ def test_a_run_is_not_called_queued_before_slurm_agrees_to_start_it_again(stage:
     assert "Unable to contact" in shown["reason"]
     assert not any("fit now" in fact for fact in why(stage, run)["facts"])
     works.touch()
-    assert stage.wait_for_stage(run, "finished", seconds=120)["attempts"] == 2
+    assert stage.wait_for_state(run, "finished", seconds=120)["attempts"] == 2
 
 
 def test_an_empty_folder_of_an_attempt_disturbs_nothing(stage: Stage) -> None:
@@ -151,7 +151,7 @@ def test_an_empty_folder_of_an_attempt_disturbs_nothing(stage: Stage) -> None:
     run = stage.submit(stage.write_job("folder", command(program)))
     wait_until(lambda: begun(run.attempt(0)))
     run.attempt(1).path.mkdir()
-    shown = stage.wait_for_stage(run, "finished", seconds=60)
+    shown = stage.wait_for_state(run, "finished", seconds=60)
     assert read_json(run.finished_json)["attempt"] == 0
     assert shown["attempt"] == 0
 
@@ -164,6 +164,6 @@ def test_a_waiting_run_of_a_sweep_that_somebody_cancels_is_cancelled(stage: Stag
     assert len(runs) == 2
     job_id = str(stage.status(runs[1])["job_id"])
     stage.slurm("scancel", job_id)
-    stage.wait_for_stage(runs[1], "cancelled", seconds=30)
+    stage.wait_for_state(runs[1], "cancelled", seconds=30)
     assert stage.status(runs[0])["stage"] == "queued"
     assert why(stage, runs[1])["class"] == "cancelled"

@@ -50,7 +50,7 @@ class Chain:
         return done.stdout
 
     def wait(self, run: RunDir, stage: str) -> None:
-        self.stage.wait_for_stage(run, stage)
+        self.stage.wait_for_state(run, stage)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_submit_killed_before_sbatch_leaves_no_job_behind(stage: Stage, name: 
 def test_a_submit_killed_after_sbatch_is_adopted_by_the_next_command(stage: Stage, name: str, when: str) -> None:
     (run,) = killed_at(stage, name, when)
     assert not run.submission_json.exists()
-    status = stage.wait_for_stage(run, "finished")
+    status = stage.wait_for_state(run, "finished")
     assert status["job_id"]
     assert stage.log(run, 0).splitlines()[-1] == "ran"
     assert len(run.attempts()) == 1
@@ -73,4 +73,4 @@ def test_a_held_job_of_a_killed_submit_is_adopted_and_can_be_cancelled(stage: St
     assert stage.status(run)["stage"] == "queued"
     assert run.submission_json.exists()
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "cancelled", seconds=20)
+    stage.wait_for_state(run, "cancelled", seconds=20)

@@ -105,7 +105,7 @@ def test_earlier_runs_resume_with_their_own_project_and_the_current_library(stag
         done = stage.call("resume", name, "--cluster", "local")
         assert (done.returncode, done.stdout.split()) == (0, again), done.stderr
     for name in (TO_RESUME, FIRST, SECOND, f"{SWEEP}.1"):
-        stage.wait_for_stage(RunDir(stage.runs / name), "finished")
+        stage.wait_for_state(RunDir(stage.runs / name), "finished")
     run = RunDir(stage.runs / TO_RESUME)
     assert [stage.log(run, rank, attempt=1) for rank in (0, 1)] == 2 * ["done from step 4\n"]
     assert stage.status(run)["step"] == 6

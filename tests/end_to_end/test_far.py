@@ -101,7 +101,7 @@ def test_a_running_run_is_followed_attached_to_and_cancelled(stage: FarStage) ->
     assert "the run continues" in errors
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
     stage.do("cancel", run.id)
-    stage.wait_for_stage(run, "cancelled")
+    stage.wait_for_state(run, "cancelled")
 
 
 @pytest.mark.long
@@ -199,7 +199,7 @@ def test_a_run_is_held_released_and_resumed_after_a_failure(stage: FarStage) -> 
     assert stage.status(run)["stage"] == "queued"
     assert "held" in stage.do("why", run.id).lower()
     stage.do("release", run.id)
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     failing = program("import os; raise SystemExit(int(os.environ['CODE']))", f"{SHAPE}[env]\nCODE = '3'\n")
     job = stage.write_job("failing", failing)
     assert "ended: failed" in stage.do("submit", job, "--wait", code=1)

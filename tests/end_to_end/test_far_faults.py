@@ -181,7 +181,7 @@ def test_logs_and_status_continue_after_a_break_without_repeating_lines(stage: F
     program = "import os, time\nfor i in range(100000):\n print('line', i, flush=True)\n time.sleep(0.05)"
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("talking", JOB.replace(
         json.dumps(PROGRAM), json.dumps(program)))).strip())  # fmt: skip
-    stage.wait_for_stage(run, "running", "training", "importing", "loading")
+    stage.wait_for_state(run, "running", "training", "importing", "loading")
     wait_until(lambda: run.attempt(0).log(0).is_file() and "line 3" in stage.log(run, 0))
     followed = stage.begin("logs", "-f", run.id, "--cluster", "far")
     watched = stage.begin("status", run.id, "--watch", "-o", "jsonl", "--cluster", "far")

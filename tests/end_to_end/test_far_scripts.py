@@ -35,7 +35,7 @@ def test_a_script_starts_in_a_copy_of_the_folder_with_the_environment_there(stag
     again = stage.call("rerun", run.id, "--cluster", stage.cluster, "--set", "env.GIVEN=6")
     assert again.returncode == 0, again.stderr
     repeated = RunDir(stage.runs / again.stdout.strip())
-    stage.wait_for_stage(repeated, "finished")
+    stage.wait_for_state(repeated, "finished")
     assert "given: 6" in logs(stage, repeated)
 
 

@@ -108,7 +108,7 @@ def test_attach_opens_a_shell_on_the_node(shell: Terminal, stage: FarStage) -> N
     connect(shell)
     job = stage.write_job("long", 'workload = "command"\nargv = ["sleep", "600"]\n[resources]\nnodes = 1\n')
     run = RunDir(stage.runs / stage.do("submit", job).strip())
-    stage.wait_for_stage(run, "training")
+    stage.wait_for_state(run, "training")
     run_command(shell, "attach", run.id)
     shell.call("send-keys", "echo job $SLURM_JOB_ID is $((6*7)) at $(tty) $COLUMNS", "Enter")
     wait_for_text(shell, "is 42 at /dev/")

@@ -80,7 +80,7 @@ SLOW = "import time; time.sleep(100)"
 
 def test_a_run_out_of_memory_goes_on_with_more_from_where_it_was(stage: Stage) -> None:
     run = stage.submit(stage.write_job("hungry", JOB.format(json.dumps(HUNGRY), 'memory = "200M"')))
-    status = stage.wait_for_stage(run, "finished", seconds=120)
+    status = stage.wait_for_state(run, "finished", seconds=120)
     assert (status["attempts"], status["requested"]["memory"]) == (2, 400 << 20)
     assert 300 << 20 < status["used"]["memory"] < 400 << 20
     assert "going on from 2" in stage.log(run, 0, attempt=1)
@@ -94,14 +94,14 @@ def test_a_run_out_of_memory_goes_on_with_more_from_where_it_was(stage: Stage) -
 def test_ten_of_ten_programs_out_of_memory_go_on_with_more(stage: Stage, kind: str) -> None:
     resources, attempts, program = TEN[kind]
     run = stage.submit(stage.write_job("hungry", JOB.format(json.dumps(SAVED + program), resources)))
-    status = stage.wait_for_stage(run, "finished", "failed", seconds=300)
+    status = stage.wait_for_state(run, "finished", "failed", seconds=300)
     assert (status["stage"], status["attempts"]) == ("finished", attempts), stage.call("why", run.id).stdout
     assert (run.work / "step-0").exists()
 
 
 def test_a_run_out_of_time_goes_on_with_more(stage: Stage) -> None:
     run = stage.submit(stage.write_job("slow", JOB.format(json.dumps(SLOW), 'time = "1m"')))
-    status = stage.wait_for_stage(run, "finished", seconds=400)
+    status = stage.wait_for_state(run, "finished", seconds=400)
     assert (status["attempts"], status["requested"]["time"]) == (2, 180)
     first, second = (read_json(attempt.host_json)["job_id"] for attempt in run.attempts())
     assert first != second

@@ -46,7 +46,7 @@ def test_a_run_with_idle_gpus_is_ended_and_why_is_certain_of_the_cause(stage: St
     (stand_in / "pynvml.py").write_text(NVML)
     (stage.folder / "train.py").write_text(PROGRAM)
     run = stage.submit(stage.write_job("train", JOB.format(stand_in=stand_in)))
-    status = stage.wait_for_stage(run, "failed", seconds=240)
+    status = stage.wait_for_state(run, "failed", seconds=240)
     assert (status["attempts"], status["step"] > 0) == (1, True)
     why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
     assert (why["class"], why["certainty"]) == ("idle-gpus", "certain")

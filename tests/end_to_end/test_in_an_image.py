@@ -76,7 +76,7 @@ while True: time.sleep(0.1)
     if stage.cluster == "sandbox":
         words = ["scancel", "--signal=USR2", stage.job_id(run)]
         subprocess.run(words, env=stage.environment, check=True, timeout=60)
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["warned", "warned"]
     assert exits(run) == {0: 0, 1: 0}
 

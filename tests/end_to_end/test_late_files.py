@@ -186,7 +186,7 @@ def test_a_warned_run_resumes_from_the_same_step_on_all_ranks(late: Stage, setti
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
     late.slurm("scancel", "--signal=USR2", late.job_id(run))
-    late.wait_for_stage(run, "finished", seconds=200)
+    late.wait_for_state(run, "finished", seconds=200)
     begins = {there.attempt(1).log(rank).read_text().splitlines()[0] for rank in range(4)}
     assert begins == {f"from {read_json(there.requeue_json)['step']}"}
     assert_nothing_is_lost_or_doubled(there, attempts=2)
@@ -200,7 +200,7 @@ def test_a_killed_rank_on_another_node_restarts_the_run(late: Stage, settings: S
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
     os.kill(max(alive(run, rank=2)), signal.SIGKILL)
-    late.wait_for_stage(run, "finished", seconds=300)
+    late.wait_for_state(run, "finished", seconds=300)
     assert len({there.attempt(1).log(rank).read_text().splitlines()[0] for rank in range(4)}) == 1
     assert_nothing_is_lost_or_doubled(there, attempts=2)
     found = why(late, run)["history"][0]
@@ -216,7 +216,7 @@ def test_an_exception_on_the_node_with_a_skewed_clock_is_named_and_not_restarted
         "step += 1", 'step += 1\n    if (rank, step) == (3, 15): raise ValueError("no such thing")'
     )
     run = late.submit(late.write_job("raises", command(program)))
-    assert late.wait_for_stage(run, "failed", seconds=200)["exit_code"] != 0
+    assert late.wait_for_state(run, "failed", seconds=200)["exit_code"] != 0
     assert len(from_the_server(settings, run).attempts()) == 1
     found = why(late, run)
     assert (found["class"], found["rank"], found["node"]) == ("user-error", 3, "node2")
@@ -256,7 +256,7 @@ def test_a_warned_training_has_the_losses_of_an_uninterrupted_one(late: Stage, s
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-*")), 240, "a checkpoint")
     late.slurm("scancel", "--signal=USR2", late.job_id(run))
-    late.wait_for_stage(run, "finished", seconds=400)
+    late.wait_for_state(run, "finished", seconds=400)
     assert len(there.attempts()) == 2
     origin = read_json(there.attempt(1).origin_json)["checkpoint"]
     assert origin.startswith("0-")

@@ -54,7 +54,7 @@ def test_deepspeed_gets_a_hostfile_and_starts_each_node_without_ssh(stage: Stage
     program.chmod(0o755)
     typed = ["./deepspeed", "--num_gpus", "2", "train.py", "--node_rank", "mine"]
     run = submitted(stage, "--", *typed)
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert read_json(run.run_json)["job"]["argv"] == typed
     hostfile = run.attempt(0).hostfile
     names = [line.removesuffix(" slots=2") for line in hostfile.read_text().splitlines()]
@@ -76,7 +76,7 @@ def test_deepspeed_gets_a_hostfile_and_starts_each_node_without_ssh(stage: Stage
 @pytest.mark.long
 def test_torchrun_trains_on_all_nodes(user: Stage) -> None:
     run = submitted(user, "--", "torchrun", "--nproc-per-node", "2", "train.py", "--nnodes", "7")
-    user.wait_for_stage(run, "finished", seconds=180)
+    user.wait_for_state(run, "finished", seconds=180)
     workers = {line for rank in (0, 1) for line in user.log(run, rank).splitlines()}
     assert workers == {f"worker {number} of 4 --nnodes 7" for number in range(4)}
     status = user.status(run)
@@ -87,7 +87,7 @@ def test_torchrun_trains_on_all_nodes(user: Stage) -> None:
 def test_a_killed_worker_is_named_and_all_workers_start_again(user: Stage) -> None:
     words = ["--set", "restart.without_progress=1", "--", "torchrun", "--nproc-per-node", "2", "train.py", "die"]
     run = submitted(user, *words)
-    assert user.wait_for_stage(run, "failed", seconds=300)["attempts"] == 2
+    assert user.wait_for_state(run, "failed", seconds=300)["attempts"] == 2
     for number in (0, 1):
         killed = [event for event in recorded(run.attempt(number), 1) if event["event"] == "exception"]
         assert [event["signal"] for event in killed] == [9], killed
@@ -106,7 +106,7 @@ def test_the_real_deepspeed_starts_the_workers_of_all_nodes(user: Stage, ends: s
     (user.folder / "train.py").write_text(TRAIN.replace(death, death + others))
     words = ["--set", "env.DS_ACCELERATOR=cpu", "--set", "restart.without_progress=1", "--"]
     run = submitted(user, *words, "deepspeed", "--num_gpus", "2", "train.py", ends)
-    user.wait_for_stage(run, "finished" if ends == "well" else "failed", seconds=300)
+    user.wait_for_state(run, "finished" if ends == "well" else "failed", seconds=300)
     shown = {line for rank in (0, 1) for line in user.log(run, rank).splitlines() if line.startswith("worker ")}
     assert shown == {f"worker {number} of 4 --local_rank={number % 2} {ends}" for number in range(4)}
     if ends == "die":

@@ -57,7 +57,7 @@ def test_nothing_runs_beside_the_next_attempt(stage: Stage, how: str) -> None:
         cmdlines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(run, rank=0)}
         program = min(pid for pid, words in cmdlines.items() if words.startswith(b"python\0stubborn.py"))
         os.kill(program, signal.SIGKILL)
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     assert "0 beside" in stage.log(run, 0, attempt=1)
 
 
@@ -71,5 +71,5 @@ def test_nothing_outlives_the_run(stage: Stage, how: str) -> None:
     assert len(alive(run)) >= 3  # the task, the program and its daemon
     if how == "cancelled":
         assert stage.call("cancel", run.id, "--yes", "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, how, seconds=120)
+    stage.wait_for_state(run, how, seconds=120)
     wait_until(lambda: alive(run) == [], 30, "nothing to be left")

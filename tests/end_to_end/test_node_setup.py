@@ -30,7 +30,7 @@ def test_each_node_is_set_up_once_before_its_ranks(stage: Stage) -> None:
 def test_a_failure_names_the_node_and_the_line(stage: Stage) -> None:
     stage.write_job("job", PROGRAM + FAILS)
     run = stage.submit("./job.toml")
-    status = stage.wait_for_stage(run, "failed")
+    status = stage.wait_for_state(run, "failed")
     (flaw,) = read_host(run.attempt(0)).node_setup
     assert (flaw.line, flaw.code, flaw.last) == (2, 1, "no disk here")
     shown = json.dumps(status) + stage.call("why", run.id, "--cluster", stage.cluster).stdout

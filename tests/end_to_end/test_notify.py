@@ -88,7 +88,7 @@ def test_the_watchdog_notifies_of_a_stall_and_the_script_of_the_end(stage: Stage
     wait_until(listener.first_lines, what="the alarm")
     assert stage.status(run)["stage"] == "training"
     (run.path / "go-on").touch()
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     wait_until(lambda: len(listener.first_lines()) == 2, what="the end")
     stalled, finished = listener.first_lines()
     assert "rank 0 made no progress for" in stalled

@@ -145,9 +145,9 @@ def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: S
         cancelled = stage.call("cancel", run.id, "--cluster", stage.cluster)
         assert cancelled.returncode == 4
         assert "error: " in cancelled.stderr
-    assert stage.wait_for_stage(run, "training", "cancelled", seconds=60)
+    assert stage.wait_for_state(run, "training", "cancelled", seconds=60)
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "cancelled", seconds=30)
+    stage.wait_for_state(run, "cancelled", seconds=30)
 
 
 @pytest.mark.long
@@ -161,5 +161,5 @@ def test_an_unanswered_submission_is_found_again_if_slurm_accepted_it(stage: Sta
     for path in stage.runs.glob("unanswered-*"):  # Slurm may or may not have accepted the job when it resumed
         run = RunDir(path)
         if stage.status(run)["job_id"]:
-            stage.wait_for_stage(run, "finished")
+            stage.wait_for_state(run, "finished")
             assert len(run.attempts()) == 1

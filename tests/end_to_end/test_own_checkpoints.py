@@ -40,7 +40,7 @@ def wait_until_saved(run: RunDir, name: str) -> None:
 
 def assert_went_on(stage: Stage, run: RunDir, name: str, seconds: float = 120) -> None:
     """The second start took up what the first one had saved, and finished with the result of an undisturbed program."""
-    stage.wait_for_stage(run, "finished", seconds=seconds)
+    stage.wait_for_state(run, "finished", seconds=seconds)
     assert len(run.attempts()) >= 2
     *_, last = run.attempts()
     lines = stage.log(run, 0, attempt=last.number).splitlines()

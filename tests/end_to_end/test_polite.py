@@ -105,7 +105,7 @@ def test_a_cancelled_run_is_shown_immediately_despite_the_polling_floor(stage: S
     run = submitted(stage)
     assert stage.status(run)["stage"] == "queued"
     assert stage.call("cancel", run.id, "--cluster", "slow").returncode == 0
-    stage.wait_for_stage(run, "cancelled", seconds=20)
+    stage.wait_for_state(run, "cancelled", seconds=20)
     again = submitted(stage)
     assert (stage.status(again)["stage"], stage.status(again)["sure"]) == ("queued", True)
     stage.call("cancel", again.id, "--cluster", "slow")

@@ -36,7 +36,7 @@ def test_a_probe_ends_its_run_after_a_step_and_shows_what_it_used(stage: Stage) 
     assert "used until step " in done.stderr
     run = RunDir(stage.runs / found["id"])
     assert json.loads(run.run_json.read_text())["job"]["resources"]["nodes"] == 1
-    stage.wait_for_stage(run, "cancelled", seconds=60)
+    stage.wait_for_state(run, "cancelled", seconds=60)
 
 
 @pytest.mark.parametrize("option", ["--wait", "--hold", "--dry-run", "--sweep train.lr=1,2", "--in-allocation 7"])

@@ -85,7 +85,7 @@ def test_a_node_without_pyxis_beside_one_with_it_is_named(
     job = site.write_job("uneven", command(thin_image, program))
     with sandbox.without_plugins("node2"):
         run = site.submit(job)
-        site.wait_for_stage(run, "failed")
+        site.wait_for_state(run, "failed")
     found = json.loads(site.call("why", run.id, "--cluster", site.cluster, "-o", "json").stdout)
     assert (found["class"], found["certainty"]) == ("launch", "certain")
     assert found["cause"] == "not in its image: pyxis is not active on node node2"
@@ -102,7 +102,7 @@ def test_a_batch_script_of_the_users_enters_an_image_however_it_calls_srun(
     text = f"real=$(PATH=${{PATH#*:}} type -P srun)\n{srun} {flags} sh -c 'cat /srv/own.txt; env | grep -c PROLOG'\n"
     (site.folder / "own.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\n{text}")
     run = site.submit("./own.sbatch")
-    site.wait_for_stage(run, "failed")  # grep has found nothing
+    site.wait_for_state(run, "failed")  # grep has found nothing
     done = site.call("logs", run.id, "--cluster", site.cluster)
     assert done.stdout.count("the image's own") == 2, done.stdout
     lines = [line.split()[-1] for line in done.stdout.splitlines()]
@@ -134,7 +134,7 @@ time.sleep(600)
     wait_until(lambda: run.attempt(0).log(0).is_file() and "attempt 0 True" in site.log(run, 0))
     requeue(site, run)
     warn_when_up(1)
-    assert site.wait_for_stage(run, "failed")["exit_code"] == 7
+    assert site.wait_for_state(run, "failed")["exit_code"] == 7
     assert site.log(run, 0, attempt=1).splitlines()[-1] == "warned"
     (end,) = [event for event in recorded(run.attempt(1), 0) if event["event"] == "exit"]
     assert end["code"] == 7
@@ -151,7 +151,7 @@ def test_a_warning_while_the_image_is_being_unpacked_requeues_the_run(
     warn(site, run)
     wait_until(lambda: host(run, 0).get("requeued"), 60, "the requeue")
     slow.unlink()
-    site.wait_for_stage(run, "finished")
+    site.wait_for_state(run, "finished")
     assert "up" in site.log(run, 0, attempt=1)
 
 
@@ -165,7 +165,7 @@ def test_leftovers_of_an_earlier_start_are_removed_before_the_next(
     wait_until(lambda: run.attempt(0).log(0).is_file() and "up" in site.log(run, 0))
     assert pyxis.containers == {f"pyxis_{site.job_id(run)}.0"}
     requeue(site, run)
-    site.wait_for_stage(run, "finished", "failed")
+    site.wait_for_state(run, "finished", "failed")
     assert site.status(run)["stage"] == "finished", run.attempt(1).host_log.read_text()
     assert pyxis.containers == {f"pyxis_{site.job_id(run)}.3"}  # step 0 removed it, 1 ended leftovers, 2 is left out
 

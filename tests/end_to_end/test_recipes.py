@@ -49,7 +49,7 @@ def test_a_lightning_training_resumes_after_a_warning(user: Stage) -> None:
     run = RunDir(user.runs / submitted.strip())
     wait_until(lambda: len(list(read_lines(run.attempt(0).metrics))) >= 20, 120, "some steps")
     user.slurm("scancel", "--signal=USR2", user.job_id(run))
-    assert user.wait_for_stage(run, "finished", seconds=240)["attempts"] == 2
+    assert user.wait_for_state(run, "finished", seconds=240)["attempts"] == 2
     began = re.search(r"began at step (\d+), ended at step 1600", user.log(run, 0, attempt=1))
     assert began
     assert int(began[1]) >= 20

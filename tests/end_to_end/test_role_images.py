@@ -149,7 +149,7 @@ def test_a_rank_killed_in_its_image_under_pyxis_is_named(stage: Stage, pyxis: Py
     run = stage.submit(job, "--set", program, "--set", "role.trainer.restart=never")
     wait_until(lambda: any(e["event"] == "ready" for e in recorded(run.attempt(0), 4)), 60, "the second server")
     wait_until(lambda: killed(run), 60, "the trainer's program")
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
     assert (found["class"], found["role"], found["role_rank"]) == ("killed", "trainer", 1), found
     wait_until(lambda: not alive(run), 15, "the end of all processes")

@@ -321,7 +321,7 @@ def test_a_fault_of_one_role_has_the_right_outcome_and_cause(stage: Stage, name:
     elif fault.phase in ("store", "features"):
         wait_until(lambda: has_program(run, fault.phase), 60, "the program")
     fault.happens(stage, run)
-    status = stage.wait_for_stage(run, fault.state, seconds=120)
+    status = stage.wait_for_state(run, fault.state, seconds=120)
     assert status["attempts"] == fault.attempts
     wait_until(lambda: not alive(run), GRACE + 5, "the end of all processes")
     found = why(stage, run)

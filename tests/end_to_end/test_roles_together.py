@@ -146,7 +146,7 @@ def test_the_warning_reaches_the_programs_of_all_roles(stage: Stage) -> None:
     ranks = (0, 1, 2)  # server r00, trainer r00, server r01
     wait_until(lambda: all(run.attempt(0).log(rank).is_file() and "began" in stage.log(run, rank) for rank in ranks))
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert all("warned" in stage.log(run, rank) for rank in ranks)
 
 
@@ -198,8 +198,8 @@ def test_a_run_with_roles_is_one_run_for_every_command(stage: Stage) -> None:
     assert urllib.request.urlopen(f"http://{address}/").read() == b"server 1"
     tunnel.terminate()
     go.touch()
-    stage.wait_for_stage(run, "finished")
-    stage.wait_for_stage(after, "finished")
+    stage.wait_for_state(run, "finished")
+    stage.wait_for_state(after, "finished")
 
     assert do("logs", "--role", "server", "--rank", "1", "--stdout") == stage.log(run, 3)
     labelled = do("logs", "--no-collapse", "--role", "trainer").splitlines()

@@ -87,11 +87,11 @@ def test_a_failing_rank_ends_the_other_ranks_and_the_run_within_seconds(stage: S
 def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) -> None:
     job = REDDIT.replace("epochs = 2", "epochs = 10000") + "[restart]\nlimit = 0\n"
     run = stage.submit(stage.write_job("killed", job))
-    stage.wait_for_stage(run, "training", "evaluating")
+    stage.wait_for_state(run, "training", "evaluating")
     (victim,) = alive(run, rank=2)
     os.kill(victim, signal.SIGKILL)
     killed = time.time()
-    assert stage.wait_for_stage(run, "failed")["exit_code"] != 0
+    assert stage.wait_for_state(run, "failed")["exit_code"] != 0
     assert json.loads(run.attempt(0).host_json.read_text())["end"] - killed < 5
     wait_until(lambda: not alive(run), 10, "the tasks, and those that clean up, to be gone")
 
@@ -102,7 +102,7 @@ def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
     wait_until(lambda: len(begun(run.attempt(0))) == 4)
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
-    status = stage.wait_for_stage(run, "cancelled", seconds=20)
+    status = stage.wait_for_state(run, "cancelled", seconds=20)
     assert status["exit_code"] != 0
     wait_until(lambda: not alive(run), 10, "the tasks to be gone")
     again = stage.call("cancel", run.id, "--cluster", stage.cluster)
@@ -168,7 +168,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
 def test_two_concurrent_runs_do_not_interfere(stage: Stage) -> None:
     job = stage.write_job("cora", REDDIT)
     runs = [stage.submit(job, "--tasks-per-node", "1") for _ in range(2)]
-    accuracies = [stage.wait_for_stage(run, "finished", "failed")["test_accuracy"] for run in runs]
+    accuracies = [stage.wait_for_state(run, "finished", "failed")["test_accuracy"] for run in runs]
     assert accuracies[0] == accuracies[1] is not None
     ports = [json.loads(run.attempt(0).rendezvous.read_text())["port"] for run in runs]
     assert ports[0] != ports[1]
@@ -180,7 +180,7 @@ def test_a_held_run_waits_until_it_is_released(stage: Stage) -> None:
     run = stage.submit(stage.write_job("held", command("print('ran')", "")), "--hold")
     assert stage.status(run)["stage"] == "queued"
     assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
 
 
 @pytest.mark.long

@@ -18,11 +18,11 @@ from support.screens import BROWSER, TMUX, Terminal, opened, opened_terminal
 @pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
 def test_the_monitor_shows_a_training_run_and_the_report_an_ended_one(stage: Stage) -> None:
     run = stage.submit("cora")
-    stage.wait_for_stage(run, "training", "evaluating")
+    stage.wait_for_state(run, "training", "evaluating")
     frame = stage.call("monitor", "--once", "--cluster", stage.cluster)
     assert frame.returncode == 0, frame.stderr
     assert run.id in frame.stdout
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     done = stage.call("report", run.id, "--cluster", stage.cluster)
     assert done.stdout.strip() == str(run.report), done.stderr
     shown = opened(run.report)

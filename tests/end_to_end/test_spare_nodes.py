@@ -98,7 +98,7 @@ def test_a_node_that_slurm_loses_is_replaced_in_the_same_job(stage: Stage, tmp_p
     run = stage.submit(stage.write_job("down", TRAINING))
     wait_for_checkpoint(run)
     stage.slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=off")
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     first, second = host(run, 0), host(run, 1)
     assert (first["restarting"], first["nodes"], second["nodes"]) == (True, "node1,node2", "node1,node3")
     assert second["left_out"] == [{"node": "node2", "why": "down", "by": "node3"}]
@@ -121,7 +121,7 @@ def test_without_a_spare_node_left_it_goes_through_the_queue(stage: Stage, tmp_p
         wait_until(lambda number=number: "exit_code" in host(run, number), 60, "the end of an attempt")
         wait_until(lambda number=number: number or len(run.attempts()) == 2, 60, "the next one")
     stage.slurm("scontrol", "update", "NodeName=node[2-3]", "State=RESUME")
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     assert [host(run, number).get("requeued", False) for number in range(3)] == [False, True, False]
     assert host(run, 2)["left_out"] == []
     assert_undisturbed(run, tmp_path)
@@ -136,7 +136,7 @@ def test_with_min_nodes_a_training_goes_on_with_fewer_ranks_in_the_same_job(stag
     )
     wait_for_checkpoint(run)
     stage.slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=off")
-    status = stage.wait_for_stage(run, "finished", seconds=120)
+    status = stage.wait_for_state(run, "finished", seconds=120)
     assert status["left_out"] == [{"node": "node2", "why": "down", "by": ""}]
     assert (host(run, 1)["ranks"], host(run, 1)["restart_count"]) == (1, 0)
     assert sorted(losses_of(run)) == list(range(1, 176)), "the same steps as on two nodes"
@@ -186,7 +186,7 @@ def test_a_node_that_is_switched_off_costs_seconds_while_slurm_still_believes_in
     with switched_off(stage, lost):
         took = first_step(run, 1) - began
         assert node.states(nodes_of(stage))[lost].startswith(("mix", "alloc"))
-        stage.wait_for_stage(run, "finished", seconds=120)
+        stage.wait_for_state(run, "finished", seconds=120)
     assert took < 120, "15 s on a busy machine, where Slurm alone would take 300 and more"
     assert (host(run, 0)["lost"], host(run, 1)["restart_count"]) == ([lost], 0)
     assert host(run, 0)["job_id"] == host(run, 1)["job_id"]
@@ -217,7 +217,7 @@ def test_the_ranks_of_a_node_that_comes_back_end(stage: Stage, tmp_path: Path) -
                 os.kill(pid, signal.SIGCONT)
         node.join(sandbox, name)
     wait_until(lambda: not set(stale) & set(alive(run, 1)), 60, "the stale rank to leave")
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     assert (host(run, 0)["lost"], len(run.attempts())) == ([name], 2)
     assert_undisturbed(run, tmp_path)
 
@@ -232,7 +232,7 @@ def test_a_run_that_loses_the_node_of_its_script_goes_on_in_its_successor(stage:
     with switched_off(stage, lost):
         wait_until(lambda: run.attempt(1).host_json.exists(), 90, "the start of its successor")
         assert host(run, 1)["start"] - began < 120, "23 s on a busy machine, where Slurm alone would take 400"
-        stage.wait_for_stage(run, "finished", seconds=240)
+        stage.wait_for_state(run, "finished", seconds=240)
     assert host(run, 0)["job_id"] != host(run, 1)["job_id"]
     assert "exit_code" not in host(run, 0)
     assert_undisturbed(run, tmp_path)

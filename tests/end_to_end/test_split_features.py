@@ -67,7 +67,7 @@ def test_a_run_on_four_nodes_resumes_on_two(stage: Stage) -> None:
     run = stage.submit(stage.write_job("moved", job(4, 1, CACHED, epochs=40)))
     wait_until(lambda: list(run.checkpoints.glob("0-*")), what="a checkpoint")
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "cancelled")
+    stage.wait_for_state(run, "cancelled")
     done = stage.call("resume", run.id, "--cluster", stage.cluster, "--nodes", "2", "--wait")
     assert done.returncode == 0, done.stderr
     first, second = (list(read_lines(run.attempt(number).metrics)) for number in (0, 1))

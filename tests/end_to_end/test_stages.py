@@ -35,10 +35,10 @@ def test_resuming_a_failed_stage_resumes_the_later_ones(stage: Stage) -> None:
     assert [run.id.rsplit("-", 3)[0] for run in (prepare, train, evaluate)] == [
         *("pipeline-prepare", "pipeline-train", "pipeline-evaluate")
     ]
-    stage.wait_for_stage(train, "failed")
-    stage.wait_for_stage(evaluate, "cancelled")
+    stage.wait_for_state(train, "failed")
+    stage.wait_for_state(evaluate, "cancelled")
     again = stage.call("resume", train.id, "--cluster", stage.cluster, "--set", "env.FAIL=0")
     assert again.returncode == 0, again.stderr
     assert again.stdout.split() == [train.id, evaluate.id]
-    stage.wait_for_stage(evaluate, "finished")
+    stage.wait_for_state(evaluate, "finished")
     assert [len(run.attempts()) for run in (prepare, train, evaluate)] == [1, 2, 1]

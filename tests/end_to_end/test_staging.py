@@ -89,7 +89,7 @@ def test_ranks_import_from_one_copy_per_node_and_attempt_which_is_removed(stage:
     installed = site / "environment" / "lib" / "python3" / "site-packages" / "installed.py"
     installed.write_text("WHERE = 'where it is installed'\n")
     assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "finished", "failed", seconds=240)
+    stage.wait_for_state(run, "finished", "failed", seconds=240)
     copies = defaultdict(set)
     for rank in [reported(stage, run, rank, attempt) for rank in range(4) for attempt in (0, 1)]:
         assert rank["where"] == ["as submitted", "as submitted"]
@@ -111,9 +111,9 @@ def test_leftovers_of_a_killed_run_are_removed_by_the_next(stage: Stage, site: P
     killed = stage.submit(stage.write_job("killed", stay))
     wait_until(lambda: (killed.work / "written-by-3").exists(), 120, "the ranks to begin")
     assert stage.call("cancel", "--yes", killed.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(killed, "cancelled", "failed", "preempted", "lost", seconds=120)
+    stage.wait_for_state(killed, "cancelled", "failed", "preempted", "lost", seconds=120)
     run = stage.submit(stage.write_job("next", text))
-    stage.wait_for_stage(run, "finished", "failed", seconds=240)
+    stage.wait_for_state(run, "finished", "failed", seconds=240)
     assert reported(stage, run, 0)["copy"]
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
 
@@ -199,7 +199,7 @@ def test_64_ranks_import_a_locked_environment_with_at_most_2000_opens_on_the_sha
         try:
             wait_until(lambda: is_traced(supervisor), 60, "strace to attach")
             assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
-            stage.wait_for_stage(run, "finished", "failed", seconds=900)
+            stage.wait_for_state(run, "finished", "failed", seconds=900)
             tracer.wait(60)  # the supervisor has ended
         finally:
             tracer.terminate()

@@ -116,13 +116,13 @@ def printed(stage: Stage, run: RunDir, attempt: int = 0) -> list[str]:
 
 def test_processes_that_a_task_spawns_form_one_group_over_the_nodes(stage: Stage) -> None:
     run = submit(stage, SPAWN)
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert [line for line in printed(stage, run) if "sees" in line] == [f"rank {rank} sees 4" for rank in range(4)]
 
 
 def test_the_exception_of_a_spawned_process_is_the_cause(stage: Stage) -> None:
     run = submit(stage, SPAWN, "fails")
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("user-error", 1)
     assert found["cause"].endswith("KeyError: 'no such graph'")
@@ -130,25 +130,25 @@ def test_the_exception_of_a_spawned_process_is_the_cause(stage: Stage) -> None:
 
 def test_ranks_that_read_slurms_variables_meet(stage: Stage) -> None:
     run = submit(stage, BY_SLURM, options=("--nodes", "2", "--tasks-per-node", "2"))
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert [line for line in printed(stage, run) if "sees" in line] == [f"rank {rank} sees 6" for rank in range(4)]
 
 
 def test_ignite_finds_its_ranks(stage: Stage) -> None:
     run = submit(stage, IGNITE, options=("--nodes", "2", "--tasks-per-node", "2"), python=str(RECIPES))
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert [line for line in printed(stage, run) if "sees" in line] == [f"rank {rank} sees 6 of 4" for rank in range(4)]
 
 
 def test_a_program_that_requeues_its_own_job_goes_on(stage: Stage) -> None:
     run = submit(stage, REQUEUES)
-    assert stage.wait_for_stage(run, "finished")["attempts"] == 2
+    assert stage.wait_for_state(run, "finished")["attempts"] == 2
     assert "went on from step 1" in printed(stage, run, attempt=1)
 
 
 def test_a_rank_with_fewer_batches_than_the_others_is_named(stage: Stage) -> None:
     run = submit(stage, UNEVEN, options=(*TWO_NODES, "--set", "env.COLOUR=red"))
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("user-error", 0)
     assert found["cause"] == "exited with 0 while the others continued"

@@ -73,7 +73,7 @@ def test_a_killed_program_goes_on_in_a_second_job_which_others_wait_for(stage: S
     by_hand = ("--kill-on-invalid-dep=yes", f"--dependency=afterok:{stage.job_id(run)}")
     queue.submit("late", "touch late", *by_hand)
     kill(run)
-    status = stage.wait_for_stage(run, "finished", seconds=120)
+    status = stage.wait_for_state(run, "finished", seconds=120)
     first, second = jobs_of(run)
     assert first == stage.job_id(run) != second
     assert (status["job_id"], status["attempts"]) == (second, 2)
@@ -81,7 +81,7 @@ def test_a_killed_program_goes_on_in_a_second_job_which_others_wait_for(stage: S
         assert json.loads(stage.call("why", job, "--cluster", stage.cluster, "-o", "json").stdout)["id"] == run.id
     assert "counted to 400" in stage.log(run, 0, attempt=1)
     assert "going on from 0" not in stage.log(run, 0, attempt=1)
-    stage.wait_for_stage(dependent, "finished", seconds=60)
+    stage.wait_for_state(dependent, "finished", seconds=60)
     assert read_json(dependent.attempt(0).host_json)["start"] >= read_json(run.finished_json)["time"]
     wait_until((stage.folder / "late").exists, 60, "the job that was queued late")
     wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
@@ -94,9 +94,9 @@ def test_cancel_ends_both_jobs(stage: Stage, when: str) -> None:
     if when == "between":
         stage.slurm("scontrol", "hold", str(read_json(run.successor_json)["job_id"]))
         kill(run)
-        assert stage.wait_for_stage(run, "queued")["job_id"] == read_json(run.successor_json)["job_id"]
+        assert stage.wait_for_state(run, "queued")["job_id"] == read_json(run.successor_json)["job_id"]
     assert stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "cancelled")
+    stage.wait_for_state(run, "cancelled")
     wait_until(lambda: not queued(stage), 60, "no job to be left in the queue")
     assert len(run.attempts()) == 1
 
@@ -110,8 +110,8 @@ def test_what_waits_for_a_run_that_its_time_limit_ends_does_not_start(stage: Sta
         stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'), "--after", run.id
     )
     wait_until(lambda: (run.work / "count").exists() and run.successor_json.exists(), 90, "its successor")
-    stage.wait_for_stage(run, "timed-out", seconds=180)
-    stage.wait_for_stage(after, "cancelled", seconds=60)
+    stage.wait_for_state(run, "timed-out", seconds=180)
+    stage.wait_for_state(after, "cancelled", seconds=60)
     assert after.attempts() == []
     wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
 
@@ -124,7 +124,7 @@ def test_a_job_that_the_site_does_not_requeue_has_a_successor_by_itself(stage: S
     stage.slurm("scontrol", "update", f"JobId={stage.job_id(run)}", "Requeue=0")
     stage.slurm("scontrol", "release", stage.job_id(run))
     kill(run)
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     assert len(set(jobs_of(run))) == 2
 
 
@@ -136,7 +136,7 @@ def test_a_program_runs_through_many_jobs_of_a_minute(stage: Stage, starts: int)
     deadline = time.monotonic() + 120 * starts
     while not run.finished_json.exists() and time.monotonic() < deadline:
         time.sleep(2)
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     assert len(set(jobs_of(run))) >= starts
     starts_at = [int(stage.log(run, 0, attempt=one.number).split()[3]) for one in run.attempts()]
     assert starts_at == sorted(set(starts_at))

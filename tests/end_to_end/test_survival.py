@@ -110,7 +110,7 @@ def test_a_warned_run_saves_requeues_and_ends_with_the_same_weights(
     run = stage.submit(stage.write_job("warned", JOB))
     wait_for_steps(run, 20, attempt=0)
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    status = stage.wait_for_stage(run, "finished", seconds=120)
+    status = stage.wait_for_state(run, "finished", seconds=120)
     assert [(host(run, n)["exit_code"], host(run, n).get("requeued", False)) for n in (0, 1)] == [
         (75, True),
         (0, False),
@@ -145,7 +145,7 @@ def test_a_run_requeued_killed_cancelled_and_resumed_ends_with_the_same_weights(
 
     wait_for_checkpoint(run, attempt=2)
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "cancelled", seconds=30)
+    stage.wait_for_state(run, "cancelled", seconds=30)
     first_job = stage.job_id(run)
     done = stage.call("resume", run.id, "--cluster", stage.cluster, "--nodes", "1", "--tasks-per-node", "2", "--wait")
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_jo
         time.sleep(chance.uniform(0, 1) ** 2 * seconds)  # an import takes two
         assert not run.finished_json.exists(), f"it finished before kill {kill}"
         os.kill(wait_until(partial(tasks, run, rank), 120)[0], signal.SIGKILL)
-    stage.wait_for_stage(run, "finished", seconds=600)
+    stage.wait_for_state(run, "finished", seconds=600)
     hosts = [host(run, attempt.number) for attempt in run.attempts()]
     assert len(hosts) == kills + 1
     assert [one["restart_count"] for one in hosts] == [0] * len(hosts)
@@ -195,7 +195,7 @@ def test_ranks_whose_connections_break_start_again_in_the_same_job(stage: Stage)
     run = stage.submit(stage.write_job("cut", JOB))
     wait_for_checkpoint(run, 0)
     break_connections(*tasks(run, 1))
-    stage.wait_for_stage(run, "finished")
+    stage.wait_for_state(run, "finished")
     first, second = (host(run, attempt.number) for attempt in run.attempts())
     assert (first["restarting"], second["exit_code"]) == (True, 0)
     assert list(run.attempt(0).marks.glob("*.cut")), "and perhaps one that srun has ended"
@@ -243,7 +243,7 @@ def test_a_preempted_run_ends_with_the_same_weights(
     urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
     job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
     assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
-    stage.wait_for_stage(run, "finished", seconds=120)
+    stage.wait_for_state(run, "finished", seconds=120)
     assert host(run, 0)["exit_code"] in (75, 143)
     assert_same_result(run, uninterrupted)
 
@@ -269,7 +269,7 @@ def test_a_run_whose_job_is_cancelled_for_another_ends_with_the_same_weights(
         urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
         job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
         assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
-        stage.wait_for_stage(run, "finished", seconds=120)
+        stage.wait_for_state(run, "finished", seconds=120)
     finally:
         if stage.cluster != "local":
             stage.slurm("scontrol", "update", "PartitionName=preemptable", "PreemptMode=REQUEUE", "GraceTime=10")
@@ -301,7 +301,7 @@ def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, 
     run = stage.submit(stage.write_job(workload, job))
     wait_for_steps(run, 25, attempt=0)
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    stage.wait_for_stage(run, "finished", seconds=180)
+    stage.wait_for_state(run, "finished", seconds=180)
     assert len(run.attempts()) == 2
     assert losses_of(run) == losses_of(calm)
     theirs, ours = (list(read_lines(one.attempt(n).metrics))[-1] for one, n in ((calm, 0), (run, 1)))
@@ -318,7 +318,7 @@ def test_the_program_in_the_guide_survives_a_warning(stage: Stage) -> None:
     run = stage.submit(stage.write_job("guide", job))
     wait_until(lambda: list(run.checkpoints.glob("0-*")), 60, "the first checkpoint")
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    stage.wait_for_stage(run, "finished", seconds=60)
+    stage.wait_for_state(run, "finished", seconds=60)
     step = read_json(run.requeue_json)["step"]
     assert 20 <= step < 60
     assert stage.log(run, 1, attempt=1).splitlines() == [f"going on from step {step}", f"total {60 * 61 // 2}"]
@@ -337,7 +337,7 @@ def test_a_warning_before_the_program_starts_is_honoured_at_its_first_step(stage
     run = stage.submit(stage.write_job("early", job))
     wait_until(lambda: len(run.attempt(0).log_files("out")) == 2, 60, "the tasks' first process")
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    stage.wait_for_stage(run, "finished", seconds=60)
+    stage.wait_for_state(run, "finished", seconds=60)
     assert read_json(run.requeue_json)["step"] < 20
     assert len(run.attempts()) == 2
 

@@ -54,11 +54,11 @@ def test_clean_keeps_unfinished_runs_and_their_dependencies(stage: Stage) -> Non
         assert table is not None
         assert table.read().startswith(b"attempt,")
     (first.work / "go").touch()
-    stage.wait_for_stage(first, "finished")
+    stage.wait_for_state(first, "finished")
     second = stage.submit(job, "--name", "second", "--hold", "--after", first.id)
     assert clean("--yes") == (set(), {first.id})
     stage.call("cancel", second.id, "--yes", "--cluster", stage.cluster)
-    stage.wait_for_stage(second, "cancelled")
+    stage.wait_for_state(second, "cancelled")
     total = typed("usage", "--by", "job")["total"]
     assert (total["runs"], total["cpu_hours"] > 0) == (1, True)
     assert clean() == ({first.id, second.id}, set())

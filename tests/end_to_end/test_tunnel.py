@@ -47,7 +47,7 @@ def served(stage: Stage, port: int) -> RunDir:
     job = {"workload": '"command"', "argv": json.dumps(["python", "-c", SERVER, str(port)])}
     text = "".join(f"{key} = {value}\n" for key, value in job.items()) + "[resources]\nnodes = 2\n"
     run = stage.submit(stage.write_job("served", text))
-    stage.wait_for_stage(run, "training")
+    stage.wait_for_state(run, "training")
     wait_until(lambda: run.attempt(0).log(1).is_file() and "serving" in stage.log(run, 1), 30, "the server to listen")
     return run
 

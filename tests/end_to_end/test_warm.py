@@ -45,11 +45,11 @@ def test_several_runs_use_the_held_nodes(stage: Stage, held: str) -> None:
 
     second = stage.submit(job, "--in-allocation", held, "--set", 'env.NAP="600"')
     wait_until(lambda: all(second.attempt(0).log(rank).is_file() and stage.log(second, rank) for rank in range(4)))
-    stage.wait_for_stage(second, "training")
+    stage.wait_for_state(second, "training")
     attached = stage.call("attach", second.id, "--cluster", stage.cluster, "--rank", "3", "--", "printenv", "NAP")
     assert (attached.returncode, attached.stdout) == (0, "600\n"), attached.stderr
     assert stage.call("cancel", second.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(second, "cancelled", seconds=30)
+    stage.wait_for_state(second, "cancelled", seconds=30)
 
     third = stage.submit(job, "--in-allocation", held, "--wait", "--nodes", "1")  # the allocation is still there
     assert [stage.log(third, rank).split()[:4] for rank in range(2)] == [["rank", str(n), "of", "2"] for n in range(2)]
@@ -74,4 +74,4 @@ def test_a_run_ends_with_its_allocation(stage: Stage, held: str) -> None:
     run = stage.submit(stage.write_job("orphan", JOB), "--in-allocation", held, "--set", 'env.NAP="600"')
     wait_until(lambda: run.attempt(0).log(3).is_file() and stage.log(run, 3))
     assert stage.call("alloc", "--cluster", stage.cluster, "--end", held).returncode == 0
-    stage.wait_for_stage(run, "cancelled", seconds=45)
+    stage.wait_for_state(run, "cancelled", seconds=45)

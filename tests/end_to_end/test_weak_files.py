@@ -60,9 +60,9 @@ def test_no_command_fails_because_of_a_transient_fault(settings: Settings, stage
         call(stage, "report", run, *here, "--output", "report.html")
         again = call(stage, "rerun", run, *here, "--wait").strip().splitlines()[0]
         slow = stage.submit(sleeper)
-        stage.wait_for_stage(slow, "training")  # its next attempt is the second one, which does not sleep
+        stage.wait_for_state(slow, "training")  # its next attempt is the second one, which does not sleep
         call(stage, "cancel", "--yes", slow.id, *here)
-        stage.wait_for_stage(slow, "cancelled")
+        stage.wait_for_state(slow, "cancelled")
         call(stage, "resume", slow.id, *here, "--wait")
         call(stage, "diff", run, again, *here)
         call(stage, "usage", *here)

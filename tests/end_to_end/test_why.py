@@ -68,7 +68,7 @@ def test_an_exception_in_one_rank_is_the_cause_and_the_other_ranks_are_secondary
 @pytest.mark.long
 def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
     run = stage.submit(stage.write_job("importing", command("import no_such_module")))
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert found["class"] == "user-error"
     assert found["cause"] == "ModuleNotFoundError: No module named 'no_such_module'"
@@ -81,7 +81,7 @@ def test_a_killed_rank_is_found_within_ten_seconds_although_it_logged_nothing(st
     wrapper = alive(run, rank=2)[0]
     os.kill(wrapper, signal.SIGKILL)
     killed = time.monotonic()
-    stage.wait_for_stage(run, "failed", seconds=30)
+    stage.wait_for_state(run, "failed", seconds=30)
     found = why(stage, run)
     assert time.monotonic() - killed < 20  # 10 s, and this machine may be busy
     assert (found["class"], found["rank"], found["certainty"]) == ("killed", 2, "certain")
@@ -103,7 +103,7 @@ def test_the_watchdog_names_a_stopped_rank_and_ends_the_attempt(stage: Stage) ->
     assert healthy["class"] in ("healthy", "straggler")
     (victim,) = alive(run, rank=2)
     os.kill(victim, signal.SIGSTOP)
-    stage.wait_for_stage(run, "failed", seconds=60)
+    stage.wait_for_state(run, "failed", seconds=60)
     found = why(stage, run)
     assert (found["class"], found["rank"], found["certainty"]) == ("hang", 2, "certain")
     assert found["stage"] == "training"
@@ -141,7 +141,7 @@ def test_native_code_that_holds_the_gil_is_located_and_a_restart_is_requested(
     wait_until(lambda: run.requeue_json.exists(), 30)
     request = read_json(run.requeue_json)
     assert (request["attempt"], request["reason"]) == (0, "hang")
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("hang", 2)
     assert "in stuck" in found["traceback"]
@@ -175,7 +175,7 @@ def test_a_deadlock_without_logged_steps_is_restarted_if_the_job_asks_for_it(
     stage: Stage,
 ) -> None:
     run = deadlocked(stage, 'action = "restart"\n')
-    stage.wait_for_stage(run, "finished", seconds=180)
+    stage.wait_for_state(run, "finished", seconds=180)
     request, alarm = read_json(run.requeue_json), read_json(run.attempt(0).hang_json)
     assert (request["attempt"], request["reason"]) == (0, "hang")
     assert (alarm["how"], alarm["suspects"]) == ("idle", [])
@@ -217,7 +217,7 @@ def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", stage.runs], check=True)
     try:
         run = stage.submit(stage.write_job("full", command(FILL)))
-        stage.wait_for_stage(run, "failed")
+        stage.wait_for_state(run, "failed")
         assert why(stage, run)["class"] == "disk-full"
         assert stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster).returncode == 0
     finally:
@@ -237,7 +237,7 @@ def test_a_full_disk_keeps_no_run_from_being_cancelled(stage: Stage) -> None:
         assert done.returncode == 0, done.stderr
         wait_until(lambda: not alive(run))
         (stage.runs / ".ballast").unlink()
-        stage.wait_for_stage(run, "cancelled")
+        stage.wait_for_state(run, "cancelled")
     finally:
         subprocess.run(["umount", "--lazy", stage.runs], check=True)
 

@@ -56,7 +56,7 @@ def test_why_explains_four_endings_caused_by_slurm(stage: Stage) -> None:
     cancelled = start(stage, "cancelled")
     job_id = json.loads(cancelled.submission_json.read_text())["job_id"]
     subprocess.run(["scancel", job_id], env=stage.environment, check=True)
-    stage.wait_for_stage(cancelled, "cancelled", seconds=60)
+    stage.wait_for_state(cancelled, "cancelled", seconds=60)
     found = why(stage, cancelled)
     assert (found["class"], found["rank"]) == ("cancelled", None)
     assert "scancel" in found["cause"]
@@ -64,7 +64,7 @@ def test_why_explains_four_endings_caused_by_slurm(stage: Stage) -> None:
     hungry = "import os, time\nif os.environ['RANK'] == '2': x = b'x' * (600 << 20)\ntime.sleep(600)"
     if Path("/sys/fs/cgroup/memory/cgroup.procs").exists():
         run = start(stage, "hungry", hungry, 'memory = "200M"\n')
-        stage.wait_for_stage(run, "failed", seconds=60)
+        stage.wait_for_state(run, "failed", seconds=60)
         found = why(stage, run)
         assert (found["class"], found["rank"], found["certainty"]) == ("out-of-memory", 2, "certain")
         assert any("resources.memory=400M" in command for command in found["commands"])
@@ -72,9 +72,9 @@ def test_why_explains_four_endings_caused_by_slurm(stage: Stage) -> None:
     off = start(stage, "off", more="requeue = false\n")
     assert stage.call("sandbox", "node", "off", "node2").returncode == 0
     limited = start(stage, "limited", more='time = "20s"\nnodelist = "node[3-4]"\n')
-    stage.wait_for_stage(off, "failed", seconds=120)
+    stage.wait_for_state(off, "failed", seconds=120)
     found = why(stage, off)
     assert (found["class"], found["node"], found["certainty"]) == ("node-failure", "node2", "certain")
-    stage.wait_for_stage(limited, "timed-out", seconds=120)
+    stage.wait_for_state(limited, "timed-out", seconds=120)
     found = why(stage, limited)
     assert (found["class"], found["rank"], found["certainty"]) == ("time-limit", None, "certain")

@@ -96,10 +96,10 @@ def test_identical_submissions_do_not_share_files_but_restarts_of_a_run_do(stage
     runs = [stage.submit(job) for _ in range(2)]
     assert runs[0].code.resolve() == runs[1].code.resolve()
     for run in runs:
-        stage.wait_for_stage(run, "failed", seconds=240)  # in its second attempt
+        stage.wait_for_state(run, "failed", seconds=240)  # in its second attempt
         assert stage.call("resume", run.id, "--cluster", stage.cluster).returncode == 0
     for run in runs:
-        status = stage.wait_for_stage(run, "finished", seconds=240)
+        status = stage.wait_for_state(run, "finished", seconds=240)
         assert (status["work"], status["attempts"]) == (str(run.work), 3)
         assert (run.work / "starts.txt").read_text() == f"{run.path}\n" * 3
         assert {name for name in WRITTEN if (run.work / name).read_text() == str(run.path)} == WRITTEN
@@ -122,7 +122,7 @@ def test_the_working_directory_is_the_same_in_an_image(stage: Stage, thin_image:
     job = stage.write_job("twin", JOB + thin_image.table)
     before = content(stage.folder)
     run = stage.submit(job)
-    stage.wait_for_stage(run, "failed", seconds=240)
+    stage.wait_for_state(run, "failed", seconds=240)
     assert (run.work / "starts.txt").read_text() == f"{run.path}\n" * 2
     assert {name for name in WRITTEN if (run.work / name).read_text() == str(run.path)} == WRITTEN
     assert stage.log(run, 3, attempt=1).splitlines()[-1] == "model lr: 1 True"
@@ -135,7 +135,7 @@ def test_missing_code_is_a_launch_error_and_leaves_no_working_directory(stage: S
     run = stage.submit(stage.write_job("gone", JOB), "--hold")
     run.project.rename(run.project.with_name("aside"))
     assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
-    stage.wait_for_stage(run, "failed")
+    stage.wait_for_state(run, "failed")
     cause = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
     assert cause["class"] == "launch"
     assert "cannot create the run's working directory" in cause["cause"]

@@ -167,7 +167,7 @@ def assert_newest_checkpoint(scene: Scene) -> None:
 def wait_for_end(scene: Scene) -> None:
     """Wait until the run has ended, and Slurm has noticed."""
     wait_until(lambda: scene.ended(0), 300, f"the end of {scene.run.id}")
-    scene.stage.wait_for_stage(scene.run, "failed", "timed-out", "cancelled", seconds=60)
+    scene.stage.wait_for_state(scene.run, "failed", "timed-out", "cancelled", seconds=60)
 
 
 def assert_cause(fault: Fault, found: dict[str, Any]) -> None:

@@ -252,7 +252,7 @@ def _damage_newest(scene: Scene, damage: Callable[[Path], None]) -> None:
     scene.wait_for_checkpoints(2)
     cancel(scene)
     wait_until(lambda: scene.ended(0), 60, "the end of the first attempt")
-    scene.stage.wait_for_stage(scene.run, "cancelled", seconds=30)
+    scene.stage.wait_for_state(scene.run, "cancelled", seconds=30)
     *_, before, newest = scene.wait_for_checkpoints(2)
     damage(newest)
     done = scene.stage.call("resume", scene.run.id, "--cluster", scene.stage.cluster)

@@ -65,7 +65,7 @@ def test_commands_work_from_a_laptop_without_proc(stage: FarStage, tmp_path: Pat
         return done.stdout
 
     run = call("submit", "--nodes", "2", "--", "python", "train.py").strip()
-    stage.wait_for_stage(RunDir(stage.runs / run), "training")
+    stage.wait_for_state(RunDir(stage.runs / run), "training")
     assert run in call("status")
     assert json.loads(call("status", run, "-o", "json"))["runs"][0]["id"] == run
     assert "trained" in call("logs", run)

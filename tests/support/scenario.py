@@ -117,7 +117,7 @@ class Stage:
         (record,) = json.loads(done.stdout)["runs"]
         return dict(record)
 
-    def wait_for_stage(self, run: RunDir, *stages: str, seconds: float = 90) -> dict[str, Any]:
+    def wait_for_state(self, run: RunDir, *states: str, seconds: float = 90) -> dict[str, Any]:
         asked, seen, pause, ended = -math.inf, None, 1.0, math.inf
 
         def status() -> dict[str, Any] | None:
@@ -129,14 +129,14 @@ class Stage:
             pause = min(3, 1.5 * pause) if marks == seen else 1
             seen, found = marks, self.status(run)
             asked = time.monotonic()
-            if (stage := found["stage"]) in stages:
+            if (state := found["stage"]) in states:
                 return found
-            ended = min(ended, asked) if stage in _ENDED else math.inf
-            if asked >= ended + _ENDED.get(stage, 0):
-                raise AssertionError(f"{run.id} has ended: {stage}, not {' or '.join(stages)}: {found}")
+            ended = min(ended, asked) if state in _ENDED else math.inf
+            if asked >= ended + _ENDED.get(state, 0):
+                raise AssertionError(f"{run.id} has ended: {state}, not {' or '.join(states)}: {found}")
             return None
 
-        return dict(wait_until(status, seconds, f"{run.id} to be {' or '.join(stages)}", every=0.1))
+        return dict(wait_until(status, seconds, f"{run.id} to be {' or '.join(states)}", every=0.1))
 
     def slurm(self, command: str, *words: str) -> str:
         """Run a Slurm command, or the emulator's, and return its output."""
