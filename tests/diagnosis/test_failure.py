@@ -895,6 +895,7 @@ def test_a_run_without_an_attempt_is_explained_by_the_scripts_log() -> None:
     assert cause_of(trace(state=State.LOST)).certainty == "unknown"
     cancelled = trace(state=State.CANCELLED, cancelled=Cancellation(1.0, "ada@login1"))
     assert cause_of(cancelled).cause_class is Cause.CANCELLED
+    assert judge(cancelled).commands[0].startswith("clusterctl resume ")
 
 
 def test_unreadable_files_are_reported_and_nothing_is_guessed() -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.shared.node import script_start
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.record import checkpoints, marks
 from clusterctl.shared.record.files import (
@@ -234,8 +235,9 @@ def test_permanent_errors_are_raised_at_once_and_transient_ones_after_retries(tm
 
 
 @pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("write", [write_json, script_start.write])
 def test_a_new_file_whose_creation_the_kernel_repeats_is_made_under_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, write: Callable[[Path, dict[str, Any]], None]
 ) -> None:
     """After ESTALE it repeats the open, which has made the file: seen on the late file system of the tests."""
     made: list[Path] = []
@@ -248,7 +250,7 @@ def test_a_new_file_whose_creation_the_kernel_repeats_is_made_under_another_name
         return really(path, flags, mode)
 
     monkeypatch.setattr(os, "open", repeated)
-    write_json(tmp_path / "origin.json", {"checkpoint": "0-20"})
+    write(tmp_path / "origin.json", {"checkpoint": "0-20"})
     assert read_json(tmp_path / "origin.json") == {"checkpoint": "0-20"}
     assert len(made) == times
 

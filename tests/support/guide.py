@@ -67,17 +67,20 @@ def matched(expected: list[str], output: str) -> list[str] | None:
 def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
     numbers: list[float] = []
 
-    def general(part: str) -> str:
+    def general(part: str, *, cut: bool) -> str:
         text, at = "", 0
         for found in _PARTS.finditer(part):
             name = str(found.lastgroup)
+            if cut and name == "number" and found.end() == len(part):
+                continue  # the beginning of a version, such as 3.11...
             pattern = r"\s+" if name == "spaces" else _VARYING[name]
             numbers.extend([float(found[0])] if name == "number" else [])
             text += re.escape(part[at : found.start()]) + (f"({pattern})" if name == "number" else f"(?:{pattern})")
             at = found.end()
         return text + re.escape(part[at:])
 
-    text = ".*".join(general(part.strip()) for part in line.split("..."))
+    *cut, whole = (part.strip() for part in line.split("..."))
+    text = ".*".join([*(general(part, cut=True) for part in cut), general(whole, cut=False)])
     begin = ".*?" if first else r"\s*" if line.startswith(" ") else ""
     pattern = re.compile(f"{begin}{text}{'.*' if last else ' *'}")
 

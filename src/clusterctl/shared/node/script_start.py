@@ -320,8 +320,12 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, record: dict[str, Any]) -> None:
     """Write a new file whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:  # a network file system has repeated the open, which had made it: take another name
+        write(path, record)
+        return
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps(record) + "\n")
     aside.rename(path)
