@@ -67,14 +67,14 @@ compare-scripts: setup ## Run all batch scripts of the corpus by sbatch and by c
 RECIPES := .venv-recipes
 RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2 optuna==5.0.0 \
   pytorch-ignite==0.5.5 debugpy==1.8.22 jupyterlab==4.6.6 ray==2.60.0
-$(RECIPES)/.ready: pyproject.toml
+$(RECIPES)/.ready: pyproject.toml Makefile
 	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
 	  --editable '.[train,tensorboard]'
 	@touch $@
 
 DEEPSPEED := .venv-deepspeed
-$(DEEPSPEED)/.ready: pyproject.toml | $(STAMP)
+$(DEEPSPEED)/.ready: pyproject.toml Makefile | $(STAMP)
 	$(call NEW_VENV,$(DEEPSPEED))
 	@realpath $(VENV)/lib/python*/site-packages >"$$(echo $(DEEPSPEED)/lib/python*/site-packages)/of-setup.pth" # its torch
 	$(DEEPSPEED)/bin/python -m pip install --quiet --disable-pip-version-check deepspeed==0.19.8
@@ -83,13 +83,13 @@ $(DEEPSPEED)/.ready: pyproject.toml | $(STAMP)
 TRACKERS := .venv-trackers
 TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
   pytest hypothesis
-$(TRACKERS)/.ready: pyproject.toml
+$(TRACKERS)/.ready: pyproject.toml Makefile
 	$(call NEW_VENV,$(TRACKERS))
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
 	@touch $@
 
 SITE := .venv-site
-$(SITE)/.ready: pyproject.toml
+$(SITE)/.ready: pyproject.toml Makefile
 	$(call NEW_VENV,$(SITE))
 	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	@touch $@
