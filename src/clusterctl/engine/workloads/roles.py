@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.shared.node.events import Context
+    from clusterctl.shared.node.events import Context, Events
     from clusterctl.shared.record.layout import Attempt
 
 _PROBE_EVERY_SECONDS = 0.25
@@ -73,11 +73,18 @@ def main(context: Context) -> None:
         if seat is None:
             end = actor.wait_for_end()
             actor.leave()
-            if end.text("how") != How.FINISHED:
-                raise SystemExit(EXIT_TERMINATED)
+            _leave_as_told(end, events)
             return
         leads, stop_file = seat.role == roles.leading, command.own_folder(stack) / "stop"
         _Performance(context, attempt, roles.parts[seat.role], seat, own, actor, leads, stop_file).run()
+
+
+def _leave_as_told(end: Fields, events: Events) -> None:
+    """Leave after the ranks that failed; recorded before, since srun may kill this rank as soon as they have left."""
+    if end.text("how") != How.FINISHED:
+        events.exit(EXIT_TERMINATED)
+        time.sleep(_AFTER_SECONDS)
+        raise SystemExit(EXIT_TERMINATED)
 
 
 @dataclass
@@ -189,9 +196,7 @@ class _Performance:
         actor.leave()
         if left is not None:
             raise left
-        if end.text("how") != How.FINISHED:
-            time.sleep(_AFTER_SECONDS)
-            raise SystemExit(EXIT_TERMINATED)
+        _leave_as_told(end, self.context.events)
 
     def _leave_because_of_term(self, code: int) -> None:
         """Exit after TERM from outside, which all ranks get."""
