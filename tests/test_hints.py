@@ -1,4 +1,4 @@
-"""Every command in a hint or a suggestion of the source can be typed, and does what the hint says.
+"""Every command that a hint or suggestion contains can be typed, and does what the hint promises.
 
 They are found in the source, so that a hint is checked where it is made, whether or not a test provokes it. Each is
 typed below, typed by another test that is named here, or needs a word that only its reader knows.

@@ -1,4 +1,4 @@
-"""What a submission says of a training that does not fit into the memory, by formula."""
+"""The warning about a training that, by formula, does not fit into memory."""
 
 from __future__ import annotations
 

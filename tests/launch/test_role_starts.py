@@ -72,8 +72,8 @@ def test_every_rank_starts_in_the_image_of_its_role(
         roles[f"r{number}"] = Role(program=("x",), nodes=fitting, share=share, tasks_per_node=tasks, image=image)
     made = job(roles, container=Container(image=of_the_job))
     planned = plan(made)
-    says = {start: ("echo", start.view.image if start.view else "host") for start in planned.role_starts}
-    bare = [replace(start, view=None, runner=(), task=words) for start, words in says.items()]
+    commands = {start: ("echo", start.view.image if start.view else "host") for start in planned.role_starts}
+    bare = [replace(start, view=None, runner=(), task=words) for start, words in commands.items()]
     own = ("echo", of_the_job or "host")
     shown = started(replace(planned, view=None, runner=(), task=own, role_starts=tuple(bare)), made.resources.nodes)
     seats = seating(roles).seats

@@ -1,4 +1,4 @@
-"""A host for batch scripts, whose commands are stand-ins, and what others may put in the way of a submission."""
+"""A host that runs batch scripts with fake Slurm commands, and obstacles that others may put in a submission's way."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A real GPU runs streams side by side, so a race shows once in a thousand steps, 
 everything at once and finds races by order alone, with a vector clock for each stream: work on two streams is ordered
 only by an event that one records and the other waits for, or if the host has waited. It reports
 
-- a read or write of a tensor that another stream writes, or a write of one that another reads, at no fixed order,
+- two streams that use one tensor in no fixed order, if at least one of them writes it,
 - a tensor that is freed while another stream may use it: its memory would be reused,
 - work of a thread that has not set the device,
 - copies to the GPU from pageable memory that claim not to wait.

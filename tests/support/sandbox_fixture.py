@@ -145,7 +145,7 @@ esac
 
 @dataclass(frozen=True)
 class Pyxis:
-    """The stand-in. `records` has the options of each task, `programs` an enroot to put on PATH."""
+    """A fake pyxis. `records` has the options of each task; `programs` has a fake enroot, to put on PATH."""
 
     records: Path
     store: Path

@@ -2,8 +2,8 @@
 
 A new thread would use GPU 0, where every rank would then hold a context, and the stream of the steps: its copies and
 kernels would queue behind theirs, and each size that it reads would wait for them. So a worker sets the rank's device
-and a stream. Streams run side by side, and memory that one frees is reused at once; so a worker begins after what the
-caller's stream holds, and whoever takes a result waits for it, and keeps its memory until they have used it.
+and a stream. Streams run side by side, and memory that one frees is reused at once; so a worker waits for what the
+caller's stream had queued, and taking a result waits for it and keeps its memory until the taker has used it.
 """
 
 from __future__ import annotations

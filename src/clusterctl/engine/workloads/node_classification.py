@@ -49,25 +49,26 @@ def main(context: Context) -> None:
     found = recipe_of(data, train)
     with joined(context) as task:
         graph = prepared(task, either, found)
-        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split, "host": data.is_on_host}
+        where: dict[str, Any] = {"cache": data.cache_bytes, "split": data.is_split}
         if isinstance(graph, LabelledHeteroGraph):
             fit(_on_several_types(graph, train, task, where, data), train, task)
         elif isinstance(train, NodeTrain):
-            fit(NodeClassification(graph, train, task, **where), train, task)
+            fit(NodeClassification(graph, train, task, **where, host=data.is_on_host), train, task)
         else:
             clusters = None
             if train.batch == "clusters":
                 clusters = prepared(task, Clusters, clusters_recipe(found, train.clusters, graph))
-            fit(OwnNodeClassification(graph, train, task, **where, clusters=clusters), train, task)
+            where |= {"host": data.is_on_host, "clusters": clusters}
+            fit(OwnNodeClassification(graph, train, task, **where), train, task)
 
 
 def _on_several_types(
     graph: LabelledHeteroGraph, train: NodeTrain | NodeClassificationTrain, task: Task, where: Any, data: Data
 ) -> RelationNodeClassification | TypedNodeClassification:
-    unsupported = {f"data.{key}": getattr(data, key) != "given" for key in ("order", "disk_precision")}
-    for key, is_set in (unsupported | {'data.placement = "host"': where.pop("host")}).items():
-        if is_set:
-            raise TaskError(f"{key} is not supported on several types of nodes", "remove this key", Cause.USER)
+    unsupported = [f"data.{key}" for key in ("order", "disk_precision") if getattr(data, key) != "given"]
+    unsupported += ['data.placement = "host"'] if data.is_on_host else []
+    if unsupported:
+        raise TaskError(f"{unsupported[0]} is not supported on several types of nodes", "remove this key", Cause.USER)
     if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
         return RelationNodeClassification(graph, train, task, **where)
     if isinstance(train, NodeClassificationTrain) and ":" in train.model:

@@ -157,7 +157,7 @@ def _of_plain_job(job: str, trace: RunTrace, found: Finding) -> tuple[str, ...]:
 
 
 def submission(record: RunRecord) -> list[str]:
-    """The command line that submits a run again: as it was typed, or `rerun`, which needs no value that it hid."""
+    """The command line that submits a run again: as typed, or `rerun` if the record leaves out some of its values."""
     if record.argv[:1] != ("submit",) or any(HIDDEN in word for word in record.argv):
         return ["rerun", record.run.id]
     return list(record.argv)

@@ -32,7 +32,7 @@ _PARTS = 4  # of rows, after which freed memory is given back
 
 
 def own_rows(parts: Iterable[Tensor], count: int, spill: Spill | None) -> Tensor:
-    """The `count` rows of this rank's nodes, from one or more parts, on their device or where `spill` says."""
+    """The `count` rows of this rank's nodes, from one or more parts, on their device, or in the place of `spill`."""
     if spill is None:
         return torch.cat(list(parts))
     parts = iter(parts)
@@ -45,7 +45,7 @@ def own_rows(parts: Iterable[Tensor], count: int, spill: Spill | None) -> Tensor
 def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:
     """The rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice. A collective.
 
-    There is one copy per node of the cluster, where `spill` says; without it, in memory, of a node or GPU.
+    There is one copy per node of the cluster, in the place of `spill`; without it, in the memory of a node or GPU.
     """
     if spill is None:
         return FeaturesInMemory(shared_rows(parts, like, nodes, task))

@@ -138,14 +138,18 @@ def _pick(starts: Any, degrees: Any, counters: Any, offsets: Any, positions: Any
 @compiled
 def _bisect(starts: Any, ends: Any, latest: Any, time: Any, sources: Any, of_node: Any, found: Any) -> None:
     for target in range(starts.size):
-        low, high = starts[target], ends[target]
-        while low < high:
-            middle = (low + high) // 2
-            if time[sources[middle] if of_node else middle] <= latest[target]:
-                low = middle + 1
-            else:
-                high = middle
-        found[target] = low
+        found[target] = _end_until(starts[target], ends[target], latest[target], time, sources, of_node)
+
+
+@compiled
+def _end_until(low: Any, high: Any, latest: Any, time: Any, sources: Any, of_node: Any) -> Any:
+    while low < high:
+        middle = (low + high) // 2
+        if time[sources[middle] if of_node else middle] <= latest:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @compiled
@@ -171,13 +175,7 @@ def _see(
         node = ids[number] - tree * targets
         start, high = indptr[node], indptr[node + 1]
         if has_times:
-            low = start
-            while low < high:
-                middle = (low + high) // 2
-                if time[middle] <= latest[tree]:
-                    low = middle + 1
-                else:
-                    high = middle
+            high = _end_until(start, high, latest[tree], time, indptr, False)  # of edges: no sources are read
             if is_last:
                 start = max(start, high - count)
         degree = high - start

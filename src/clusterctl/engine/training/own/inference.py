@@ -174,7 +174,7 @@ class OwnInference:
 
 
 def of_all(rows: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:
-    """All `nodes`' rows, from each rank's own, on the device or where `spill` says. A collective."""
+    """All `nodes`' rows, from each rank's own, on the device, or in the place of `spill`. A collective."""
     # A rank without nodes does not know the width of a layer. NCCL does not support CPU tensors.
     width = torch.tensor([rows.size(1)], device=task.device)
     dist.broadcast(width, 0)
