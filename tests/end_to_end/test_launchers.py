@@ -84,6 +84,29 @@ def test_torchrun_trains_on_all_nodes(user: Stage) -> None:
 
 
 @pytest.mark.long
+def test_the_log_of_one_worker_of_a_launcher_is_shown(user: Stage) -> None:
+    (user.folder / "train.py").write_text(f'{TRAIN}\nif os.environ["RANK"] == "3":\n    sys.exit([][0])\n')
+    words = ["--set", "restart.limit=0", "--", "torchrun", "--nproc-per-node", "2", "--tee", "3", "train.py"]
+    run = submitted(user, *words)
+
+    def logs(*options: str) -> str:
+        done = user.call("logs", run.id, "--no-collapse", "--cluster", user.cluster, *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert " [rank3]: worker 3 of 4\n" in logs("--worker", "3", "--follow")
+    user.wait_for_state(run, "failed", seconds=180)
+    for worker in range(4):
+        shown = logs("--worker", str(worker), "--stdout").splitlines()
+        assert [line.partition(" [")[2] for line in shown] == [f"rank{worker}]: worker {worker} of 4"]
+    assert "\nIndexError: list index out of range\n" in logs("--worker", "3", "--errors")
+    unknown = user.call("logs", run.id, "--rank", "3", "--cluster", user.cluster)
+    assert unknown.returncode == 5
+    assert "--worker 3" in unknown.stderr
+    assert "IndexError" in user.call("why", run.id, "--cluster", user.cluster).stdout
+
+
+@pytest.mark.long
 def test_a_killed_worker_is_named_and_all_workers_start_again(user: Stage) -> None:
     words = ["--set", "restart.without_progress=1", "--", "torchrun", "--nproc-per-node", "2", "train.py", "die"]
     run = submitted(user, *words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.api.logs import read_logs
-from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of
+from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of, without_worker
 from clusterctl.shared.errors import NotFoundError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
@@ -126,3 +127,74 @@ def test_lines_since_a_time_are_found_without_reading_older_ones(
     lines = [str(line) for line in read_logs(run, Selection(), since=1e6 + 19_990)]
     assert lines == [f"step {second}" for second in range(19_990, 20_000)]
     assert len(taken) < 5_000
+
+
+def test_the_lines_of_one_worker_of_a_launcher_are_found(fabricate: Fabricate) -> None:
+    names = {0: "[rank0]: ", 1: "[rank1]: ", 2: "[1,2]<stdout>:", 3: "[prterun-node1-77@1,3]<stderr>: "}
+    prefixed = [f"{names[worker]}{worker} step {step}\n" for step in range(50) for worker in names]
+    look_alikes = ["rank3 of 4\n", "3 of 4\n", "[3] of 4\n", "x[rank3]: quoted\n", "[default3]:local\n", "[rank3]:x\n"]
+    run = fabricate(
+        files={
+            "attempts/0/host.json": {"start": 100},
+            "attempts/0/logs/rank_00000.out": "".join([*prefixed[::4], *prefixed[1::4], *look_alikes]),
+            "attempts/0/logs/rank_00001.out": "".join(
+                stamp(1e6 + at) + line for at, line in enumerate([*prefixed[2::4], *prefixed[3::4], "[rank3]:\n"])
+            ),
+        }
+    )
+    for worker in names:
+        shown = [without_worker(line.text).decode() for line in read_logs(run, Selection(worker=worker))]
+        assert [text for text in shown if text] == [f"{worker} step {step}" for step in range(50)]
+        last = [without_worker(line.text) for line in read_logs(run, Selection(worker=worker), tail=2)]
+        assert last == ([b"3 step 49", b""] if worker == 3 else [b"%d step 48" % worker, b"%d step 49" % worker])
+    assert len(list(read_logs(run, Selection(worker=1), grep="step 4"))) == 11
+    assert len(list(read_logs(run, Selection(worker=2), since=1e6 + 40))) == 10
+    with pytest.raises(NotFoundError, match="no line of worker 4") as caught:
+        list(read_logs(run, Selection(worker=4)))
+    assert caught.value.hint == "they name 0-3"
+
+
+def test_the_errors_of_one_worker_are_kept_apart(fabricate: Fabricate) -> None:
+    """Two workers of one launcher fail at the same time; torchrun and torch each name the worker."""
+    lines = ["Traceback (most recent call last):", '  File "train.py", line {at}, in <module>', "{error}: of {worker}"]
+    each = [
+        [line.format(at=10 + worker, error=error, worker=worker) for line in lines]
+        for worker, error in enumerate(("ValueError", "KeyError"))
+    ]
+    mixed = [f"[rank{worker}]: [rank{worker}]: {each[worker][at]}\n" for at in range(3) for worker in (0, 1)]
+    raised = {"event": "exception", "type": "TaskError", "message": "worker 0 exited with 1", "time": 105}
+    files = {
+        "attempts/0/host.json": {"start": 100},
+        "attempts/0/events/rank_00000.jsonl": [*BEGAN, raised],
+        "attempts/0/logs/rank_00000.err": "".join([*mixed, "[rank2]: closed\n"]),
+    }
+    run = fabricate(files=files)
+    for worker in (0, 1):
+        (failure,) = read_logs(run, Selection(worker=worker)).errors()
+        assert failure.text.splitlines() == each[worker]
+    assert read_logs(run, Selection(worker=2)).errors() == []
+    with pytest.raises(NotFoundError, match="no line of worker 3"):
+        read_logs(run, Selection(worker=3)).errors()
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["torchrun", "train.py"], "torchrun --tee 3"),
+        (["accelerate", "launch", "train.py"], "accelerate launch --tee 3"),
+        (["deepspeed", "train.py"], "--enable_each_rank_log"),
+        (["python", "train.py"], "`rank=1`"),
+    ],
+)
+def test_how_to_see_workers_whose_lines_do_not_name_them(fabricate: Fabricate, argv: list[str], hint: str) -> None:
+    files = {"attempts/0/host.json": {"start": 100}, "attempts/0/logs/rank_00000.out": "worker 1\n[default1]:x\n"}
+    run = fabricate(files=files)
+    record = json.loads(run.run_json.read_text())
+    record["job"] |= {"workload": "command", "argv": argv, "train": {}}
+    run.run_json.write_text(json.dumps(record))
+    with pytest.raises(NotFoundError, match="no line in .* names its worker") as caught:
+        list(read_logs(run, Selection(worker=1)))
+    assert hint in caught.value.hint
+    with pytest.raises(NotFoundError, match="no rank 7") as caught:
+        list(read_logs(run, Selection(rank=7)))
+    assert ("`worker=7`" in caught.value.hint) == (argv[0] != "python")

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
+PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's and accelerate's
 LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 _SAVING_SECONDS = 20.0  # after TERM, for a program that saves then: below Slurm's KillWait, 30 s by default
 _LEAVING_SECONDS = 5.0  # from TERM to SIGKILL for a program that has not left before the time limit
@@ -155,6 +156,8 @@ def main(context: Context) -> None:
         if is_launcher:
             variables["CLUSTERCTL_HOSTFILE"] = str(attempt.hostfile) if attempt else ""
             argv = completed(argv, job.gpus, place, variables)
+            if PREFIX not in os.environ:  # by default `--tee 3` names the worker of each line by its local rank
+                variables[PREFIX] = "[rank${rank}]: "
         child = start_program(argv, {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
         warned = Warned(child, job)

@@ -271,6 +271,8 @@ class _Performance:
         if seat.rank == 0:
             command.write_hostfile(path, self.argv, self.part.gpus, place, seat.first_node)
         variables["CLUSTERCTL_HOSTFILE"] = str(path)
+        if command.PREFIX not in os.environ:
+            variables[command.PREFIX] = "[rank${rank}]: "
         return command.completed(self.argv, self.part.gpus, place, variables)
 
     def _cpus_of_a_worker(self) -> int:

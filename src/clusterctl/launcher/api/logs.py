@@ -5,20 +5,33 @@ Its errors (`failures`) are the tracebacks that its ranks recorded or printed, m
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.follow import REAL_SOURCES, watch
 from clusterctl.launcher.observe.lines import pattern
-from clusterctl.launcher.observe.logs import Line, Logs, Selection, check_selection, sources, time_of
+from clusterctl.launcher.observe.logs import (
+    Line,
+    Logs,
+    Selection,
+    check_selection,
+    sources,
+    time_of,
+    without_worker,
+    worker_of,
+)
 from clusterctl.launcher.observe.rank_events import Exited, Raised, last_events
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.script_runs import unseen_ranks
-from clusterctl.shared.errors import UsageError
+from clusterctl.launcher.submission.launched import launch_of
+from clusterctl.shared.errors import NotFoundError, UsageError
+from clusterctl.shared.node.launch_command import ACCELERATE, DEEPSPEED, TORCHRUN
+from clusterctl.shared.record.plain_text import ranges
 from clusterctl.shared.spec.values import parse_seconds
 
 if TYPE_CHECKING:
@@ -30,6 +43,17 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
 
+# How to make a launcher name the worker of each line.
+_TO_NAME = {
+    TORCHRUN: "submit with `torchrun --tee 3 ...`",
+    ACCELERATE: "submit with `accelerate launch --tee 3 ...`",
+    DEEPSPEED: "`deepspeed --enable_each_rank_log FOLDER ...` writes a file for each worker instead",
+}
+_IN_SCRIPT = (
+    "use `torchrun --tee 3` after `export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank${rank}]: '`, "
+    "or `mpirun --tag-output`"
+)
+
 
 @dataclass(frozen=True)
 class Reading(Shown):
@@ -39,11 +63,14 @@ class Reading(Shown):
     selection: Selection
     files: Logs
     takes: Callable[[Line], bool]
+    workers: set[int] = field(default_factory=set)  # those named by the lines read so far, if one is selected
+    tail: int | None = None  # of a worker's lines, which `files` cannot count
 
     def __iter__(self) -> Iterator[Line]:
-        """Iterate over the lines. Raises NotFoundError for an unknown rank, node or attempt."""
-        check_selection(self.record.run, self.selection)
-        return filter(self.takes, self.files.read(ended=True))
+        """Iterate over the lines. Raises NotFoundError for an unknown rank, node, attempt or worker."""
+        self._check()
+        yield from self._last(filter(self.takes, self.files.read(ended=True)))
+        self._check_worker()
 
     def again(self) -> Reading:
         """The same lines from the beginning, for what must not read those that an iteration will return."""
@@ -52,15 +79,51 @@ class Reading(Shown):
     def errors(self) -> list[Failure]:
         """All tracebacks in order; raises like iteration."""
 
-        check_selection(self.record.run, self.selection)
-        return failures(self.files, self.takes)
+        self._check()
+        found = failures(self.files, self.takes)
+        self._check_worker()
+        return found
 
     def follow(self, sources: Sources = REAL_SOURCES) -> Iterator[tuple[Status, Iterator[Line]]]:
         """Poll four times a second until the run has ended: yields its status, and the new lines."""
+        first, over = True, False
         for status in watch(self.record.run, self.record.cluster, sources):
             over = status.state.ended and status.sure
-            added = self.files.read(ended=True) if over else self.files.added(sources.clock())
-            yield status, filter(self.takes, added)
+            added = filter(self.takes, self.files.read(ended=True) if over else self.files.added(sources.clock()))
+            yield status, self._last(added) if first else added
+            first = False
+        if over:
+            self._check_worker()
+
+    def _check(self) -> None:
+        try:
+            check_selection(self.record.run, self.selection)
+        except NotFoundError as error:
+            rank = self.selection.rank
+            if rank is None or launch_of(self.record.job) is None:
+                raise
+            hint = f"{error.hint}, one for each launcher; for a worker that it started: `worker={rank}`"
+            raise NotFoundError(error.message, hint) from None
+
+    def _last(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """The last `tail` of `lines` in each file."""
+        if self.tail is None:
+            return lines
+        kept: dict[Source, deque[tuple[int, Line]]] = defaultdict(lambda: deque(maxlen=self.tail))
+        for place, line in enumerate(lines):
+            kept[line.source].append((place, line))
+        return (line for _, line in sorted(itertools.chain(*kept.values()), key=lambda placed: placed[0]))
+
+    def _check_worker(self) -> None:
+        """Raise NotFoundError if no line that was read names the selected worker; older lines were skipped."""
+        worker, run = self.selection.worker, self.record.run
+        if worker is None or worker in self.workers or self.files.since is not None:
+            return
+        if self.workers:
+            raise NotFoundError(f"no line of worker {worker} in {run.id}", f"they name {ranges(self.workers)}")
+        launch = launch_of(self.record.job)
+        hint = _TO_NAME[launch.name] if launch else _IN_SCRIPT if self.record.is_script else f"try `rank={worker}`"
+        raise NotFoundError(f"no line in {run.id} names its worker", hint)
 
     @property
     def note(self) -> str:
@@ -98,11 +161,19 @@ def read_logs(
             hint = 'for example `since="20m"`, or "2026-01-31 12:00:00"'
             raise UsageError(f"`since=` {since}: not an age or a time", hint)
     wanted = expression(grep)
+    workers: set[int] = set()
 
     def takes(line: Line) -> bool:
+        if selection.worker is not None:
+            if (worker := worker_of(line)) is not None:
+                workers.add(worker)
+            if worker != selection.worker:
+                return False
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
 
-    return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
+    if selection.worker is None:
+        return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
+    return Reading(read_record(run), selection, Logs(run, selection, None, from_time), takes, workers, tail)
 
 
 def expression(grep: str | None) -> re.Pattern[bytes] | None:
@@ -122,7 +193,6 @@ _CHAINED = (b"During handling of the above exception", b"The above exception was
 _ORIGINAL = b"Original Traceback"  # of a DataLoader's worker, within the message
 # Further lines of messages by NCCL and CUDA.
 _CONTINUES = (b"nccl", b"Last error:", b"CUDA kernel errors", b"For debugging consider passing", b"Compile with `TORCH")
-_TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # torch.distributed's prefix for each line of a traceback
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
 
 
@@ -144,7 +214,7 @@ class Failure:
 def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
     """The distinct errors in the events and logs of the selected ranks, in order of time.
 
-    From the logs, only those whose first line is accepted by `takes`.
+    From the logs, only those whose first line is accepted by `takes`. Events are those of ranks: a worker has none.
     """
     chosen = sources(logs.run, logs.selection)
     of_ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
@@ -158,7 +228,7 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
         Failure((event.traceback or event.message).rstrip(), event.time or 0.0, attempt, [rank])
         for (attempt, rank), of_rank in sorted(ends.items())
         for event in of_rank
-        if isinstance(event, Raised)
+        if isinstance(event, Raised) and logs.selection.worker is None
     ]
     found: dict[tuple[int, str, str], Failure] = {}
     for failure in sorted([*recorded, *_printed(logs, chosen, ends, takes)], key=lambda failure: failure.time):
@@ -174,6 +244,7 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
 
 def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:
     """Tracebacks in logs, from their first line to the one that names the exception, including chains."""
+    worker = logs.selection.worker
     for source in chosen:
         file = logs.file(source)
         # Lines without a time were printed shortly before the rank's end.
@@ -182,13 +253,15 @@ def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[
         open_: _Open | None = None
         passed = 0, b""
         for block in file.blocks(ended=True):
-            if open_ is None and _BEGIN not in block[1]:  # the fast path for most logs
+            if open_ is None and _BEGIN not in block[1] and worker is None:  # the fast path for most logs
                 passed = block
                 continue
             deque(file.lines_in(*passed), maxlen=0)  # to get the time of the line before the block
             passed = 0, b""
             for line in file.lines_in(*block):
-                text = _TORCHS.sub(b"", line.text)
+                if worker is not None and not takes(line):
+                    continue
+                text = without_worker(line.text)
                 if open_ is not None and open_.takes(text):
                     open_.lines.append(text)
                     continue

@@ -236,13 +236,15 @@ class Run(Shown):
         tail: int | None = None,
         since: str | float | None = None,
         grep: str | None = None,
+        worker: int | None = None,
     ) -> Reading:
         """The ranks' output so far, to iterate over. Each line has `time` and `ranks`; `str(line)` is its text.
 
         Filters: a `rank`, `role`, `node`, `attempt` or `stream` ("out", "err"); with a role, `rank` counts within it.
         `host` adds the batch script's own log. `tail` takes the last lines of each file, `since` newer lines than an
         age ("20m") or a time ("2026-01-31 12:00:00", or seconds since the epoch), `grep` the lines that match a regular
-        expression.
+        expression, `worker` those of one worker of torchrun, accelerate or mpirun, by its rank in the world, if each
+        line names its worker.
         """
         from clusterctl.launcher.api.logs import read_logs
         from clusterctl.launcher.observe.logs import Selection
@@ -255,7 +257,7 @@ class Run(Shown):
             record = read_record(self.directory)
             ranks = frozenset(record.ranks_of(role))
             rank = None if rank is None else record.rank_of(role, rank)
-        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node, ranks)
+        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node, ranks, worker)
         return read_logs(self.directory, selection, tail, since, grep)
 
     @operation()

@@ -58,6 +58,12 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     type=click.IntRange(min=0),
     help="Only this rank, of ROLE if given; default: all, each line labelled with its rank.",
 )
+@click.option(
+    "--worker",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Only this worker of torchrun, accelerate or mpirun, by its rank in the world, if its lines name it.",
+)
 @click.option("--role", metavar="ROLE", help="Only the ranks of this role, in a job with several programs.")
 @click.option("--node", metavar="NAME", help="Only the ranks of this node.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="Only this attempt; default: all.")
@@ -87,6 +93,7 @@ def logs(
       clusterctl logs cora -f
       clusterctl logs @last --rank 0 --tail 20
       clusterctl logs @last --role trainer -f
+      clusterctl logs @last --worker 5
       clusterctl logs @last --errors
       clusterctl logs 123 -f
     """

@@ -166,6 +166,7 @@ class Selection:
     host: bool = False
     node: str | None = None
     ranks: frozenset[int] | None = None  # those of a role
+    worker: int | None = None  # of a launcher, by its rank in the world
 
 
 class Source(NamedTuple):
@@ -192,6 +193,25 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         return self.text.decode(errors="replace")
+
+
+# The prefix of a worker's line: torch's "[rank3]: ", mpirun's "[1,3]<stderr>:" or "[prterun-node1-7@1,3]<stdout>: ".
+_OF_WORKER = re.compile(
+    rb"\[rank(\d{1,9})\]:(?: |$)|\[\d+,(\d{1,9})\](?:<\w+>)?:|\[[\w.-]+@\d+,(\d{1,9})\](?:<\w+>)?: ?"
+)
+
+
+def worker_of(line: Line) -> int | None:
+    """The worker of a launcher that wrote the line, by its rank in the world; None if the line does not name one."""
+    found = _OF_WORKER.match(line.text)
+    return int(found[found.lastindex or 0]) if found else None
+
+
+def without_worker(text: bytes) -> bytes:
+    """`text` without the prefixes that name its worker: both torchrun and torch may have added one."""
+    while found := _OF_WORKER.match(text):
+        text = text[found.end() :]
+    return text
 
 
 def sources(run: RunDir, selection: Selection) -> list[Source]:
