@@ -140,9 +140,15 @@ def _with_word(key: str, names: typing.Iterable[str]) -> str:
 def _placed(problem: Problem, paths: list[tuple[str, ...]]) -> Problem:
     """`problem` of an unknown key, with the keys of other tables that it may mean, by their last components."""
     key = problem.path[-1]
-    found = [path for path in paths if path[-1] == key]
-    if not found and not problem.nearest and (close := _with_word(key, (path[-1] for path in paths))):
-        found = [path for path in paths if path[-1] == close]
+    last = [path[-1] for path in paths]
+    close = key if key in last else ""
+    if not close and (not problem.nearest or len(problem.path) == 1):
+        close = _with_word(key, last)
+    if not close:  # of equally close ones, the key of the same table
+        close = max(
+            (problem.nearest, nearest(key, last)), key=lambda name: difflib.SequenceMatcher(None, name, key).ratio()
+        )
+    found = [path for path in paths if path[-1] == close != problem.nearest]
     return problem._replace(nearest=" or ".join(".".join(path) for path in found[:3])) if found else problem
 
 
