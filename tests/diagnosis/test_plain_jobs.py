@@ -96,6 +96,61 @@ def test_labels_of_srun_name_the_rank(tmp_path: Path) -> None:
     assert (found.cause, found.rank) == ("KeyError: 'author'", 1)
 
 
+OUT_OF_MEMORY = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed.\n"
+    "srun: error: node1: task 0: Out Of Memory\n"
+)
+KILLED = "srun: error: node1: task 0: Killed\n"
+
+
+@pytest.mark.parametrize("step", [OUT_OF_MEMORY, KILLED, "srun: error: Node failure on node2\n" + KILLED])
+def test_a_killed_step_after_which_the_script_goes_on_is_not_the_cause(tmp_path: Path, step: str) -> None:
+    goes_on = f"batch 64\n{step}retrying with batch 32\n"
+    found = why(tmp_path, f"{goes_on}{TRACEBACK}{DIED}").headline
+    assert (found.cause_class, found.cause, found.certainty) == (Cause.USER, "KeyError: 'author'", LIKELY)
+    found = why(tmp_path, f"{goes_on}accuracy 0.2 is below 0.5: not saved\n", job(code=4)).headline
+    assert (found.cause_class, found.certainty) == (Cause.USER, LIKELY)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (f"batch 64\n{KILLED}retrying with batch 32\n{KILLED}", 137),  # the second step was killed, too
+        (f"batch 64\n{KILLED}cleaning up\n", 1),  # `srun ... || exit 1`
+        (f"batch 64\n{KILLED}{TRACEBACK}retrying to connect\n{DIED}", 137),  # another rank's words; srun exits with 137
+    ],
+)
+def test_a_killed_step_that_may_have_ended_the_script_remains_the_cause(tmp_path: Path, text: str, code: int) -> None:
+    assert why(tmp_path, text, job(code=code)).headline.cause_class is Cause.KILLED
+
+
+def test_lines_of_srun_about_a_node_of_another_job_are_ignored(tmp_path: Path) -> None:
+    text = "the log of last night:\nsrun: error: {}: task 3: Out Of Memory\nit has no checkpoint to evaluate\n"
+    found = why(tmp_path, text.format("node7"), job(code=3)).headline
+    assert (found.cause_class, found.certainty) == (Cause.USER, LIKELY)
+    assert why(tmp_path, text.format("node2"), job(code=3)).headline.cause_class is Cause.HOST_MEMORY
+
+
+def test_a_file_that_ends_with_a_killed_program_shows_it_and_one_that_a_script_survived_does_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "slurm-812.out"
+    killed = "/var/spool/slurmd/job812/slurm_script: line 7:  3131 Killed                  {}\n"
+    path.write_text("epoch 3\n" + killed.format("python train.py"))
+    found = why_file(path).headline
+    assert (found.cause_class, found.certainty) == (Cause.KILLED, LIKELY)
+    path.write_text(killed.format("nvidia-smi dmon > gpu.log") + TRACEBACK)
+    found = why_file(path).headline
+    assert (found.cause_class, found.certainty) == (Cause.USER, LIKELY)
+
+
+def test_an_exit_code_alone_is_not_certain_in_a_file_since_scripts_test_exit_codes(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-812.out"
+    for text, certainty in ((DIED, LIKELY), (f"epoch 3\n{TRACEBACK}{DIED}", CERTAIN)):
+        path.write_text(text)
+        assert why_file(path).headline.certainty == certainty
+
+
 SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
 train.py FAILED

@@ -97,6 +97,7 @@ _CALLED_SURVIVED = re.compile(
 )
 _MINOR = re.compile(
     r".{0,60}?(?:(?<!NCCL )\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING)\b|^(?i:info|warn|warning|note)\b)|\[?[IW]\d{3,4} "
+    r"|\S+:\d+: \w*Warning: |\s+warnings\.warn\("
 )
 # How shells, make, xargs, mpirun and programs report that a signal ended their child.
 _SIGNALLED = (
@@ -261,6 +262,11 @@ def launches(lines: Sequence[str]) -> list[tuple[str, ...]]:
 
 def ended_child(line: str) -> bool:
     return bool(_CHILD_ENDED.match(line)) and not _SURVIVED.search(line)
+
+
+def survived(line: str) -> bool:
+    """Whether a line says that the program goes on."""
+    return bool(_SURVIVED.search(line))
 
 
 def is_verdict(line: str) -> bool:

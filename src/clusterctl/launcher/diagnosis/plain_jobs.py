@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis, judge
 from clusterctl.launcher.diagnosis.failure import explain_attempt, lost_nodes
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
-from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words
+from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words, survived
 from clusterctl.launcher.diagnosis.reports import COMPLAINT
 from clusterctl.launcher.diagnosis.signatures import most_specific
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
@@ -49,6 +49,7 @@ _SILENT_SECONDS = 1800.0  # without a new line of output
 # The number in slurm-123.out. That in slurm-12_3.out is the array's, which Slurm's lines do not mention.
 _IN_NAME = re.compile(r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII)
 _JOB_IN_LINE = re.compile(r"(?:\bStepId=|\bstep |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
+_NODE_IN_LINE = re.compile(r"srun: error: (?P<name>[\w.-]+): tasks? \d", re.ASCII)
 _REPORT = re.compile(r"(?<!\s)(?=srun: error: \S+: tasks? [\d,-]+: [\w ]+$)")
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r"(?: *\d+: )?(?:\[[\w:.-]+\]:)?[ \t]")  # perhaps with the prefix of its rank
@@ -80,7 +81,9 @@ def diagnose_job(
     if status.state.ended or status.suspended:
         found = judge(trace)
         mine = [_as_proven(_of_job(one, trace), trace, job) for one in found.findings]
-        if also := _also(found.headline, trace):
+        also = _also(found.headline, trace)
+        ignored = [*trace.attempts] and len(deaths(output.lines)) > len(deaths(trace.attempts[0].lines))
+        if also or (ignored and mine[0].certainty == CERTAIN):
             mine[0] = replace(mine[0], certainty=LIKELY)  # what the output shows may have come first
         return replace(found, findings=(*mine, *also))
     try:
@@ -102,7 +105,7 @@ def diagnose_output(name: str, output: JobOutput, cluster: Cluster, now: float) 
         found = Finding(Cause.UNKNOWN, words, UNSURE, hint=hint)
     elif found.cause_class is Cause.UNKNOWN:
         found = Finding(Cause.UNKNOWN, "its output cannot be read", UNSURE)
-    elif job.number == "" or found.cause_class is Cause.KILLED or _goes_on(trace.attempts[0]):
+    elif job.number == "" or found.cause_class is Cause.KILLED or _goes_on(trace.attempts[0]) or _is_silent(trace):
         # Lines may be about another job; Slurm may know that memory was short; the script may have gone on.
         found = replace(found, certainty=LIKELY)
     state = State.LOST if found.cause_class is Cause.UNKNOWN else _STATE_OF_CAUSE.get(found.cause_class, State.FAILED)
@@ -152,9 +155,10 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
 
 def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
-    lines = _untangled(line for line in _parted(output.lines) if not _is_about_another(line, job.number))
+    lines = _untangled(line for line in _parted(output.lines) if not _is_about_another(line, job))
+    lines = _without_survived_steps(lines, job)
     written = (*output.printed, *_without_survived(lines, job))
-    slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job.number))
+    slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job))
     died = deaths(slurms)
     code = died[0].code if died else _exit_code(job, lines)
     if code == EXIT_TERMINATED and not died and most_specific(last_words(lines).telling):
@@ -224,6 +228,12 @@ def _goes_on(attempt: AttemptTrace) -> bool:
     return at == len(lines) or any(not SLURMS_LINE.match(line) for line in lines[at:])
 
 
+def _is_silent(trace: RunTrace) -> bool:
+    """Whether no program gives a reason: a script may test an exit code, and go on without a word."""
+    words = last_words(trace.attempts[0].ranks[0].last_words)
+    return not (words.errors or words.last or job_ends(trace.attempts[0].lines))
+
+
 def _without_survived(lines: Sequence[str], job: SlurmJob) -> list[str]:
     """`lines` without lost nodes that the job survived: it went on writing, and Slurm records another end."""
     last_own = max((at for at, line in enumerate(lines) if not SLURMS_LINE.match(line)), default=-1)
@@ -231,10 +241,27 @@ def _without_survived(lines: Sequence[str], job: SlurmJob) -> list[str]:
     return [line for at, line in enumerate(lines) if not (survived and at < last_own and lost_nodes([line]))]
 
 
-def _is_about_another(line: str, number: str) -> bool:
-    """Whether Slurm wrote it about another job than `number`, whose log this one may have printed."""
-    other = _JOB_IN_LINE.search(line) if number and SLURMS_LINE.match(line) else None
-    return other is not None and other["number"] != number
+def _is_about_another(line: str, job: SlurmJob) -> bool:
+    """Whether Slurm wrote it about another job, whose log this one may have printed."""
+    if not SLURMS_LINE.match(line):
+        return False
+    other, node = _JOB_IN_LINE.search(line), _NODE_IN_LINE.match(line)
+    if other is not None:
+        return job.number not in ("", other["number"])
+    return node is not None and job.nodes != "" and not job.runs_on(node["name"])
+
+
+def _without_survived_steps(lines: tuple[str, ...], job: SlurmJob) -> tuple[str, ...]:
+    """`lines` without Slurm's about killed steps, if the script says that it goes on, and ended with another code."""
+    ended = [at for at, line in enumerate(lines) if SLURMS_LINE.match(line) and (deaths([line]) or job_ends([line]))]
+    if job.state is not JobState.FAILED or job.exit_code in (0, None) or job.signal:
+        return lines
+    for at in reversed(ended):
+        codes = {128 + SIGKILL if death.code is None else death.code for death in deaths(lines[: at + 1])}
+        own = next((line for line in lines[at:] if not SLURMS_LINE.match(line)), "")
+        if job.exit_code not in codes and survived(own):
+            return (*(line for line in lines[:at] if not SLURMS_LINE.match(line)), *lines[at + 1 :])
+    return lines
 
 
 def _exit_code(job: SlurmJob, lines: tuple[str, ...]) -> int | None:
@@ -242,6 +269,9 @@ def _exit_code(job: SlurmJob, lines: tuple[str, ...]) -> int | None:
     if job.state is JobState.OUT_OF_MEMORY:  # shown as 0:125, whatever the kernel killed
         words = last_words(lines)
         return 1 if words.errors or COMPLAINT.search(words.last) else 128 + SIGKILL
+    words = last_words(lines)
+    if job.state is JobState.UNKNOWN and not words.errors and re.search(r"\bKilled\b", words.ended_child):
+        return 128 + SIGKILL
     return 128 + job.signal if job.signal else job.exit_code
 
 
