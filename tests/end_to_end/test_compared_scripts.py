@@ -109,7 +109,9 @@ class Seen(NamedTuple):
 
 def run(stage: Stage, script: Script, command: list[str]) -> Seen:
     prepare(stage, script)
-    done = subprocess.run(command, cwd=stage.folder, env=stage.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=stage.folder, env=stage.environment, capture_output=True, text=True, errors="replace", check=False
+    )
     assert done.returncode == 0, done.stderr
     name = done.stdout.split(";")[0].strip()
     array, directory = SweepDir.of(stage.runs, name).array(0), RunDir(stage.runs / name)
@@ -126,7 +128,7 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
     job = "(?:" + "|".join(re.findall(r"\bJobId=(\d+)", shown)) + ")"  # one, or those of an array's elements
     folders = {str(path / "bin") for path in stage.runs.glob(f"{name}*")}
     numbers = re.compile(
-        rf"(?<=slurm-){job}(?=\.out|_)|(?<=-){job}(?=\.(?:out|err)|_)|(?<=jobs/){job}\b|(?<=/job)0*{job}\b"
+        rf"(?<=slurm-){job}(?=\.out|_)|(?<=-)0*{job}(?=\.(?:out|err)|_)|(?<=jobs/){job}\b|(?<=/job)0*{job}\b"
         rf'|(?<=JOBID": "){job}|(?<=JOB_ID": "){job}|(?<=StepId=){job}|(?<=STEP ){job}|(?<=JOB ){job}|(?<=job ){job}\b'
     )
 

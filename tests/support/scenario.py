@@ -143,7 +143,9 @@ class Stage:
         found = sorted(Path(self.environment["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
         path = str(found[-1]) if self.cluster in ("local", "emulated") else command
         words = (path, *words)
-        return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, errors="replace", check=True
+        ).stdout
 
     def job_id(self, run: RunDir) -> str:
         return str(json.loads(run.submission_json.read_text())["job_id"])
