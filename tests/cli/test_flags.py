@@ -25,7 +25,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 MARK = re.compile(r"`([a-z]\w*(?:\.[\w§-]+)*)( ?= ?)([^`\n]*)`")
 # What is typed as it is: commands of ours, and those of other programs. A flag after one of them is theirs.
 COMMANDS = re.compile(
-    r"\b(clusterctl|sbatch|srun|squeue|scancel|sacct|scontrol|uv|pip|pipenv|poetry|pdm|torchrun|deepspeed|python|rmi"
+    r"\b(clusterctl|sbatch|srun|squeue|scancel|sacct|scontrol|uv|pip|pipenv|poetry|pdm|torchrun|deepspeed|accelerate|python|rmi"
     r"|usermod|enroot|buildah|docker|apt-get|id)\b[^;]*?(?<![\w-])--[a-z]"
 )
 # Text that is not a message of ours, and options of sbatch and of launchers that messages explain.
