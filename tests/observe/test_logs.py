@@ -151,7 +151,7 @@ def test_the_lines_of_one_worker_of_a_launcher_are_found(fabricate: Fabricate) -
     assert len(list(read_logs(run, Selection(worker=2), since=1e6 + 40))) == 10
     with pytest.raises(NotFoundError, match="no line of worker 4") as caught:
         list(read_logs(run, Selection(worker=4)))
-    assert caught.value.hint == "they name 0-3"
+    assert caught.value.hint == "its lines name 0-3"
 
 
 def test_the_errors_of_one_worker_are_kept_apart(fabricate: Fabricate) -> None:
@@ -183,7 +183,7 @@ def test_the_errors_of_one_worker_are_kept_apart(fabricate: Fabricate) -> None:
         (["torchrun", "train.py"], "torchrun --tee 3"),
         (["accelerate", "launch", "train.py"], "accelerate launch --tee 3"),
         (["deepspeed", "train.py"], "--enable_each_rank_log"),
-        (["python", "train.py"], "`rank=1`"),
+        (["python", "train.py"], "`rank=0`"),
     ],
 )
 def test_how_to_see_workers_whose_lines_do_not_name_them(fabricate: Fabricate, argv: list[str], hint: str) -> None:

@@ -49,6 +49,7 @@ _TO_NAME = {
     ACCELERATE: "submit with `accelerate launch --tee 3 ...`",
     DEEPSPEED: "`deepspeed --enable_each_rank_log FOLDER ...` writes a file for each worker instead",
 }
+_NO_LAUNCHER = "it has no launcher: each rank has logs of its own, such as `rank=0`"
 _IN_SCRIPT = (
     "use `torchrun --tee 3` after `export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank${rank}]: '`, "
     "or `mpirun --tag-output`"
@@ -120,9 +121,9 @@ class Reading(Shown):
         if worker is None or worker in self.workers or self.files.since is not None:
             return
         if self.workers:
-            raise NotFoundError(f"no line of worker {worker} in {run.id}", f"they name {ranges(self.workers)}")
+            raise NotFoundError(f"no line of worker {worker} in {run.id}", f"its lines name {ranges(self.workers)}")
         launch = launch_of(self.record.job)
-        hint = _TO_NAME[launch.name] if launch else _IN_SCRIPT if self.record.is_script else f"try `rank={worker}`"
+        hint = _TO_NAME[launch.name] if launch else _IN_SCRIPT if self.record.is_script else _NO_LAUNCHER
         raise NotFoundError(f"no line in {run.id} names its worker", hint)
 
     @property
