@@ -113,7 +113,7 @@ import torch.multiprocessing
 def work(number):
     sys.exit(exec(open("worker.py").read()))
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(work, nprocs=2)
+    torch.multiprocessing.spawn(work, nprocs=1)
 """
 
 

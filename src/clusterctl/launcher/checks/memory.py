@@ -47,6 +47,7 @@ _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
+_RENUMBERED = 52  # bytes of an edge whose ends are counted anew, in an evaluation from disk
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
 _ADAM = 4  # values, gradients and two moments
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
@@ -238,11 +239,13 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         step += targets[layer] * (5 * after + (2 * before if layer else 0)) * weight
     parameters = sum(before * after for before, after in pairwise(widths)) * (2 if train.model == "sage" else 1)
     piece, evaluation, shared_evaluation = min(own, _AT_ONCE_FROM_DISK if on_disk else _AT_ONCE), 0.0, 0.0
-    read = min(nodes, piece + distinct(piece * size.num_edges / max(1, nodes), nodes, alike=size.raw == "fake"))
+    around = piece * size.num_edges / max(1, nodes)  # edges of a piece, of which the next one is prepared meanwhile
+    read, pieces = min(nodes, piece + distinct(around, nodes, alike=size.raw == "fake")), 1 + (own > piece)
     for layer, (before, after) in enumerate(pairwise(widths)):
         last, sends = layer == len(widths) - 2, min(before, after)
         if on_disk:
-            evaluation = max(evaluation, (2 * read * sends + piece * (before + 2 * after) + 16 * own) * weight)
+            rows = (pieces * read * sends + piece * (before + 2 * after) + 16 * own) * weight
+            evaluation = max(evaluation, rows + pieces * around * _RENUMBERED)
             continue
         is_table = not (layer == 0 and (cached or after >= before))
         evaluation = max(
