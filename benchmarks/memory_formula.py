@@ -40,8 +40,9 @@ ROWS = {
     "synthetic": Row("synthetic", ("train.avg_num_nodes=10000", "train.avg_num_nodes=100000")),
     "synthetic-sage": Row("synthetic-sage", ("train.avg_num_nodes=10000", "train.avg_num_nodes=100000")),
     "reddit": Row("reddit", ("0.005", "0.05"), "reddit", ON_CPUS),
+    "reddit-on-disk": Row("reddit", ("0.005", "0.05"), "reddit", (*ON_CPUS, "data.cache=8M")),
     "deep-sage": Row("deep-sage", ("0.005", "0.05"), "reddit", ON_CPUS),
-    "gat": Row("gat-cora", ("0.005", "0.02"), "reddit", ("train.batch_size=128",)),
+    "gat": Row("gat-cora", ("0.005", "0.02"), "reddit", ("train.global_batch_size=128", "resources.memory=8G")),
     "rgat": Row("igbh-generated", ("train.generated=1e-5", "train.generated=5e-5")),
     "graph-classification": Row("imdb-gin", ("train.folds=1",)),
 }

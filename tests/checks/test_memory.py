@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from support.ranks import CORA, IMDB
 
 from clusterctl.engine.data import igb, reddit, tu
 from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.graph.attention import WORTH_COMPILING
 from clusterctl.engine.workloads import synthetic
 from clusterctl.launcher.checks.data_size import data_size, distinct
-from clusterctl.launcher.checks.memory import estimate, gpu_bytes, hops, smaller_batch
-from clusterctl.shared.spec import Job, from_record
+from clusterctl.launcher.checks.memory import _live, estimate, gpu_bytes, hops, smaller_batch
+from clusterctl.shared.spec import Batches, GatOptions, Job, from_record
 
 GIB, MIB = 1 << 30, 1 << 20
 ARXIV, PAPERS = "ogbn-arxiv", "ogbn-papers100M"
@@ -87,8 +89,7 @@ def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> 
 
 
 def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate(tmp_path: Path) -> None:
-    on_disk = job("reddit", CORA)
-    on_disk = replace(on_disk, data=replace(on_disk.data, cache="1G"))
+    with_cache = partial(on_disk, cache="1G")
     own = [
         job("node-classification", CORA, model="mine:Net"),
         job("link-prediction", CORA, model="mine:Net"),
@@ -97,16 +98,56 @@ def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate
         job("taobao", generated=0.01),
         job("reddit", tmp_path),
         job("node-classification", CORA, model="GraphSAGE"),
-        on_disk,
+        with_cache(job("node-classification", CORA, model="gat")),
+        with_cache(job("reddit", CORA), placement="split"),
     ]
     assert [*map(estimate, own)] == [None] * len(own)
 
 
-def header(text: str) -> bytes:
+def on_disk(of: Job, cache: str, **more: Any) -> Job:
+    return replace(of, data=replace(of.data, cache=cache, **more))
+
+
+def test_features_on_disk_need_their_cache_instead_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    nodes, features = 10_000_000, 100  # 3.7 GiB of features
+    for name, shape in {"data.npz/feature": (nodes, features), "graph.npz/row": (1000,)}.items():
+        archive, _, array = name.partition("/")
+        (tmp_path / "raw" / f"reddit_{archive}").write_bytes(header(f"{{'shape': {shape}}}", array))
+    whole = job("reddit", tmp_path, precision="float64")
+    needs = [training(on_disk(whole, f"{cache}M")) for cache in (0, 64, 1024, 1 << 20)]
+    assert needs == sorted(needs)
+    assert needs[1] - needs[0] == 64 * MIB
+    assert needs[2] - needs[1] == 960 * MIB
+    assert needs[3] - needs[0] == nodes * (features * 8 + 4), "no more than all rows and their index"
+    assert needs[1] < training(whole)
+    on_gpus = replace(whole, resources=replace(whole.resources, gpus_per_node=1))
+    found, in_memory = estimate(on_disk(on_gpus, "64M")), estimate(on_gpus)
+    assert found
+    assert in_memory
+    assert found.training - in_memory.training == 64 * MIB, "the cache is in the memory of the host"
+    assert found.gpu < in_memory.gpu - nodes * features * 4
+
+
+def test_attention_that_is_compiled_has_numba_in_every_rank() -> None:
+    """The network computes large hops in compiled loops, even if its graph is too small for a compiled sampler."""
+    edges = {1e-6: False, 5e-5: True}
+    for scale, is_compiled in edges.items():
+        of = job("node-classification", model="rgat", generated=scale)
+        size = data_size(of)
+        assert size is not None
+        width = GatOptions().heads * GatOptions().hidden
+        assert (max(size.edges.values()) * width >= WORTH_COMPILING) is is_compiled
+        live = _live(of, size, Batches(of.train, 1))  # type: ignore[arg-type]
+        assert live is not None
+        assert live.compiled is is_compiled
+
+
+def header(text: str, array: str = "feature") -> bytes:
     found = io.BytesIO()
     with zipfile.ZipFile(found, "w") as archive:
         content = text.encode()
-        archive.writestr("feature.npy", b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content)
+        archive.writestr(f"{array}.npy", b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content)
     return found.getvalue()
 
 

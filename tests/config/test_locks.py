@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from clusterctl.launcher.config.locks import (
     lock_text,
     older_than_project,
     read_pins,
+    require_extras,
     require_wheels,
     without_credentials,
 )
@@ -141,6 +143,73 @@ def test_groups_and_extras_of_the_project_are_named_as_left_out() -> None:
 )
 def test_what_is_not_the_same_everywhere_is_refused_by_name(name: str, text: str, named: str) -> None:
     assert named in refusal(name, text)
+
+
+@pytest.mark.parametrize("name", ["plain", "CRLF", "a byte order mark", "twice", "continued"])
+def test_the_same_requirements_are_read_however_they_were_saved(tmp_path: Path, name: str) -> None:
+    digest = "sha256:" + "0" * 64
+    text = f"# by hand\na[B_b]==1.0 --hash={digest}\nc==2 ; sys_platform == 'linux'\n"
+    content = {
+        "plain": text.encode(),
+        "CRLF": text.replace("\n", "\r\n").encode(),
+        "a byte order mark": b"\xef\xbb\xbf" + text.removeprefix("# by hand\n").encode(),
+        "twice": (text + text).encode(),
+        "continued": text.replace(" --", " \\\r\n    --").encode(),
+    }[name]
+    path = tmp_path / "requirements.txt"
+    path.write_bytes(content)
+    first, second = pins(path.name, lock_text(path)).packages
+    assert (first.name, first.version, first.hashes, first.extras) == ("a", "1.0", (digest,), ("b-b",))
+    assert (second.name, second.version) == ("c", "2")
+
+
+@pytest.mark.parametrize("user", ["me:secret", "me:p@secret", "secret@site.edu:secret", "secret", ":secret"])
+def test_no_refusal_shows_a_password_of_an_index(user: str) -> None:
+    archive = f'lock-version = "1.0"\n[[packages]]\nname = "x"\narchive = {{ url = "https://{user}@h.test/x.tar.gz" }}'
+    for name, text in {
+        "pylock.toml": archive,
+        "requirements.txt": f"x @ https://{user}@h.test/x.tar.gz",
+        "requirements.in": f"--process-dependency-links https://{user}@h.test/simple",
+    }.items():
+        assert "secret" not in refusal(name, text)
+    kept = "https://h.test/a@1/b?to=me@site#c@d"
+    assert without_credentials(f"https://{user}@h.test/ and {kept}") == f"https://h.test/ and {kept}"
+
+
+def test_a_thousand_packages_are_read(tmp_path: Path) -> None:
+    text = "".join(f"p{number}==1.{number} --hash=sha256:{number:064x}\n" for number in range(1000))
+    assert len(pins("requirements.txt", text).packages) == 1000
+
+
+def test_an_extra_whose_packages_are_not_pinned_is_refused(tmp_path: Path) -> None:
+    """Neither `pip install --no-deps` nor `pip check` asks for them."""
+
+    def check(text: str, *installed: str) -> None:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for one in installed:
+            name, _, requires = one.partition(":")
+            info = folder / f"{name}-1.dist-info"
+            info.mkdir(parents=True)
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{requires}")
+        require_extras(pins("requirements.txt", text), distributions(path=[str(folder)]), HERE)
+
+    fast = (
+        "alpha:Provides-Extra: Very_Fast\nProvides-Extra: slow\n"
+        "Requires-Dist: Beta[more]>=1 ; extra == 'Very_Fast' and python_version > '3'\n"
+        "Requires-Dist: gamma ; extra == 'slow'\n"
+        "Requires-Dist: windows ; extra == 'Very_Fast' and sys_platform == 'win32'\n"
+    )
+    more = "beta:Provides-Extra: more\nRequires-Dist: delta (>=1) ; extra == 'more'\nRequires-Dist: alpha[slow] ; x"
+    check("alpha==1", fast)
+    check("alpha[very-fast]==1\nbeta==1\ndelta==1", fast, more, "delta")
+    for wanted, installed, lacking in [
+        ("alpha[very-fast]==1", [fast], "beta (for alpha[very-fast])"),
+        ("alpha[VERY.FAST, slow]==1\nbeta==1", [fast, "beta"], "gamma (for alpha[slow])"),
+        ("alpha[very_fast]==1\nbeta==1", [fast, more], "delta (for beta[more])"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            check(wanted, *installed)
+        assert caught.value.message == f"environment: requirements.txt lacks {lacking}"
 
 
 def test_a_wheel_may_be_named_by_its_url_and_a_refusal_hides_passwords() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shlex import quote
 
 import pytest
 from support.scenario import Stage
@@ -97,6 +98,39 @@ def test_ten_of_ten_programs_out_of_memory_go_on_with_more(stage: Stage, kind: s
     status = stage.wait_for_state(run, "finished", "failed", seconds=300)
     assert (status["stage"], status["attempts"]) == ("finished", attempts), stage.call("why", run.id).stdout
     assert (run.work / "step-0").exists()
+
+
+# A worker that saves its first step, and then holds more than the job has; its launcher only has its exit code.
+WORKER = """
+import os, pathlib
+if os.environ.get("RANK", "0") == "0":
+    pathlib.Path("step-0").touch()
+    x = bytearray(b"x") * (700 << 20)
+"""
+SPAWN = """
+import sys
+import torch.multiprocessing
+def work(number):
+    sys.exit(exec(open("worker.py").read()))
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=1)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["-m torch.distributed.run --standalone --nproc-per-node 2 worker.py", "spawn.py"],
+    ids=["torchrun", "spawn"],
+)
+def test_a_launcher_whose_worker_is_out_of_memory_goes_on_with_more(stage: Stage, words: str) -> None:
+    files = {"worker.py": WORKER, "spawn.py": SPAWN}
+    made = f"from pathlib import Path\nfor name, text in {files!r}.items(): Path(name).write_text(text)"
+    program = f"python -c {quote(made)} && exec python {words}"
+    job = f'workload = "command"\nargv = ["bash", "-c", {json.dumps(program)}]\n[restart.grow]\nmemory = 2\n'
+    run = stage.submit(stage.write_job("launched", job + '[resources]\nmemory = "600M"\n'))
+    status = stage.wait_for_state(run, "finished", "failed", seconds=200)
+    assert (status["stage"], status["attempts"]) == ("finished", 2), stage.call("why", run.id).stdout
+    assert status["requested"]["memory"] == 1200 << 20
 
 
 def test_a_run_out_of_time_goes_on_with_more(stage: Stage) -> None:

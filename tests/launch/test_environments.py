@@ -95,6 +95,18 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
     assert json.loads((wanted.folder / RECORD).read_text())["packages"] == {"alpha": "1.0", "beta": "2.0"}
 
 
+@pytest.mark.long
+def test_an_extra_without_its_packages_is_refused_and_leaves_nothing(lock: Path, root: Path, tmp_path: Path) -> None:
+    """pip installs it without a word, and the program fails when it imports them."""
+    wheel = make_wheel(tmp_path, "fast", "1.0", ["beta; extra == 'all'\nProvides-Extra: all"])
+    index = make_index(tmp_path / "another", [wheel])
+    lock.write_text(f"--index-url {index}\nfast[all]==1.0\n")
+    with pytest.raises(ConfigError) as caught:
+        build(environment(lock, root / f"{1:020x}"), root.parent)
+    assert caught.value.message == "environment: requirements.txt lacks beta (for fast[all])"
+    assert [path.name for path in root.iterdir()] == [".users"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "named"),
     [

@@ -83,6 +83,20 @@ def test_a_worker_of_a_data_loader_that_was_killed_counts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "  traceback : Signal 9 (SIGKILL) received by PID 4711",  # torchrun, accelerate
+        "[rank0]:   traceback : Signal 9 (SIGKILL) received by PID 4711",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+    ],
+)
+def test_a_launcher_whose_worker_was_killed_counts_if_the_kernel_did_it(tmp_path: Path, words: str) -> None:
+    host = site(tmp_path)
+    host.call(BADLY + reported(KILL) + reported(words) + "exit 1")
+    assert queued(host) == ["--mem=6000M"]
+
+
+@pytest.mark.parametrize(
     ("srun", "why"),
     [
         (ONE_KILLED + "exit 137", "nobody reports the kill"),
@@ -91,6 +105,14 @@ def test_a_worker_of_a_data_loader_that_was_killed_counts(tmp_path: Path) -> Non
         (BADLY + reported(KILL) + "exit 1", "the ranks failed by themselves"),
         (BADLY + reported("torch.OutOfMemoryError: CUDA out of memory.") + "exit 1", "a GPU's memory"),
         (BADLY + reported("MemoryError") + "exit 1", "more of Slurm's memory may not help"),
+        (
+            BADLY + reported(KILL) + reported("  traceback : Signal 11 (SIGSEGV) received by PID 7") + "exit 1",
+            "the launcher's worker crashed",
+        ),
+        (
+            BADLY + reported("  traceback : Signal 9 (SIGKILL) received by PID 7") + "exit 1",
+            "nobody reports who killed the launcher's worker",
+        ),
         (reported(KILL) + ALL_DONE, "it has finished"),
     ],
     ids=lambda value: value if " " in value and "\n" not in value else "",
@@ -111,6 +133,35 @@ def test_memory_is_bounded_by_the_largest_node_of_the_partition(tmp_path: Path) 
     host.environment["SLURM_MEM_PER_NODE"] = "16000"
     host.call(ONE_KILLED + reported(KILL) + "exit 137")
     assert (asked(host, "sbatch"), host.host()["refused"]) == ([], "no-more-memory")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "had", "options"),
+    [(1, 15000, "--mem=16000M"), (2, 7000, "--mem=8000M"), (2, 8000, ""), (1, 8000, "--mem=12000M")],
+)
+def test_as_many_nodes_as_the_job_needs_must_have_the_memory(
+    tmp_path: Path, nodes: int, had: int, options: str
+) -> None:
+    host = site(tmp_path)
+    host.environment |= {"SLURM_MEM_PER_NODE": str(had), "SLURM_JOB_NUM_NODES": str(nodes)}
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert (queued(host) if options else asked(host, "sbatch")) == ([options] if options else [])
+
+
+@pytest.mark.parametrize("memory", [{}, {"SLURM_MEM_PER_NODE": "0"}])
+def test_a_job_with_all_the_memory_of_a_small_node_goes_on_with_a_larger_one(
+    tmp_path: Path, memory: dict[str, str]
+) -> None:
+    host = site(tmp_path)
+    host.environment = memory
+    own = 'case "$*" in *"-n n[1-2]"*) printf "16000+  \\n8000   \\n"'
+    host.others["sinfo"] = f'{own} ;; *) printf "{NODES}" ;; esac'
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == ["--mem=12000M"]
+    host = site(tmp_path / "silent")
+    host.environment, host.others["sinfo"] = memory, ""
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert host.host()["requeue_problem"] == "no answer from sinfo"
 
 
 def test_memory_for_each_cpu_grows_as_such(tmp_path: Path) -> None:

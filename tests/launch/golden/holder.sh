@@ -16,7 +16,7 @@
 cctl_plain_shell() {
   builtin set +aefkmuvxCET +o pipefail +o posix
   builtin unset -f : '[' break cat cd chmod command compgen continue cp declare echo env eval exec exit export grep kill \
-    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sinfo sleep stat tail timeout touch tr trap true type \
+    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sinfo sleep sort stat tail timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
   unset GLOBIGNORE IFS

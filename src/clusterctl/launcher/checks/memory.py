@@ -28,6 +28,7 @@ from clusterctl.shared.spec import (
     batch_key,
     from_record,
 )
+from clusterctl.shared.spec.values import mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,8 @@ _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the m
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
-_AT_ONCE = 16384  # nodes of a piece of an evaluation
+_AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
+_RENUMBERED = 52  # bytes of an edge whose ends are counted anew, in an evaluation from disk
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
 _ADAM = 4  # values, gradients and two moments
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
@@ -93,11 +95,11 @@ class _Live:
 def estimate(job: Job) -> Estimate | None:
     """What `job` needs; None for a program or a model of the user's own, and if its data is not known here.
 
-    None, too, if nodes do not hold all features in memory.
+    None, too, if features are split over the nodes, or on disk for other networks than those of `_network`.
     """
     train, resources = job.train, job.resources
-    is_whole = job.data.cache is None and not job.data.is_split
-    size = data_size(job) if isinstance(train, LoopTrain) and is_whole and not job.has_own_model else None
+    is_counted = not job.data.is_split and (job.data.cache is None or isinstance(train, NodeTrain))
+    size = data_size(job) if isinstance(train, LoopTrain) and is_counted and not job.has_own_model else None
     if size is None or not isinstance(train, LoopTrain):
         return None
     tasks = resources.tasks_per_node or 1
@@ -106,7 +108,8 @@ def estimate(job: Job) -> Estimate | None:
         return None
     imports, prepared = _preparing(size)
     if resources.gpus_per_node and train.device != "cpu":
-        host = _NODE + tasks * (_CUDA_HOST + live.samples)
+        cached = live.shared if job.data.cache else 0
+        host = _NODE + cached + tasks * (_CUDA_HOST + live.samples)
         return Estimate(
             round(host),
             round(host + imports + prepared),
@@ -224,17 +227,26 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     table = nodes * size.features * value
     cached = train.cache_first_aggregation
     copied = train.precision != ("bfloat16" if job.data.disk_precision == "bfloat16" else "float32")
+    on_disk = job.data.cache is not None
     shared = table * (copied + cached)
+    if job.data.cache:  # features on disk, as are the tables between the layers of an evaluation
+        shared = min(table + 4 * nodes, mebibytes(job.data.cache) << 20)
     fan_out = (*train.fan_out[:-1], 0) if cached else train.fan_out
     reached, drawn = hops(batch, fan_out, nodes, size.num_edges, alike=size.raw == "fake")
     targets = reached[-2::-1]  # of each layer, the outermost first
-    step = 2 * targets[0] * size.features * value
+    step = (2 + on_disk) * targets[0] * size.features * value  # from disk, the next batch is read meanwhile
     for layer, (before, after) in enumerate(pairwise(widths)):
         step += targets[layer] * (5 * after + (2 * before if layer else 0)) * weight
     parameters = sum(before * after for before, after in pairwise(widths)) * (2 if train.model == "sage" else 1)
-    piece, evaluation, shared_evaluation = min(own, _AT_ONCE), 0.0, 0.0
+    piece, evaluation, shared_evaluation = min(own, _AT_ONCE_FROM_DISK if on_disk else _AT_ONCE), 0.0, 0.0
+    around = piece * size.num_edges / max(1, nodes)  # edges of a piece, of which the next one is prepared meanwhile
+    read, pieces = min(nodes, piece + distinct(around, nodes, alike=size.raw == "fake")), 1 + (own > piece)
     for layer, (before, after) in enumerate(pairwise(widths)):
         last, sends = layer == len(widths) - 2, min(before, after)
+        if on_disk:
+            rows = (pieces * read * sends + piece * (before + 2 * after) + 16 * own) * weight
+            evaluation = max(evaluation, rows + pieces * around * _RENUMBERED)
+            continue
         is_table = not (layer == 0 and (cached or after >= before))
         evaluation = max(
             evaluation,
@@ -244,7 +256,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
     degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
     return _Live(
-        graph=table * (1 + cached) + 4 * size.num_edges + 8 * nodes,
+        graph=table * (not on_disk) * (1 + cached) + 4 * size.num_edges + 8 * nodes,
         shared=shared,
         weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
@@ -292,6 +304,7 @@ def _attention(size: DataSize, train: NodeClassificationTrain, batch: int, ranks
     largest = max(size.nodes.values())
     at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
     evaluation = (at_once + 3 * own * width) * weight
+    most_edges = max(min(_EDGES_AT_ONCE, max(size.edges.values())), *(max(hop.values()) for hop in drawn))
     table = nodes * size.features * value
     shared = table if train.precision != "float32" else 0
     return _Live(
@@ -303,7 +316,7 @@ def _attention(size: DataSize, train: NodeClassificationTrain, batch: int, ranks
         step=step,
         evaluation=evaluation,
         shared_evaluation=largest * width * value,
-        compiled=size.num_edges >= _COMPILED_EDGES,
+        compiled=size.num_edges >= _COMPILED_EDGES or most_edges * width >= _COMPILED_PRODUCTS,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,14 +20,17 @@ from clusterctl.shared.record.files import exists, read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from importlib.metadata import Distribution
     from pathlib import Path
 
 LARGEST_BYTES = 32 * 2**20  # the lock of a large workspace has a few
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")  # up to the last @ before the path: a password may have one
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"[A-Za-z0-9][A-Za-z0-9.!+_-]*"
-_PINNED = re.compile(rf"({_NAME})\s*(?:\[[^\]]*\])?\s*===?\s*({_VERSION})")
-_DIRECT = re.compile(rf"({_NAME})\s*(?:\[[^\]]*\])?\s*@\s*(\S+)")
+_EXTRAS = r"\s*(?:\[([^\]]*)\])?\s*"
+_PINNED = re.compile(rf"({_NAME}){_EXTRAS}===?\s*({_VERSION})")
+_DIRECT = re.compile(rf"({_NAME}){_EXTRAS}@\s*(\S+)")
+_NEEDED = re.compile(rf"({_NAME}){_EXTRAS}")  # at the beginning of a requirement
 _HASH = re.compile(r"--hash[=\s]\s*([a-z0-9]+:[0-9a-f]+)")
 _HASH_TEXT = re.compile(r"[a-z0-9]+:[0-9a-f]+")
 _WHEEL_URL = re.compile(r"https?://[^\s\"'\\]+\.whl(?:#[^\s\"'\\]*)?")
@@ -54,6 +58,7 @@ class Pin(NamedTuple):
     hashes: tuple[str, ...] = ()  # such as "sha256:...", of all its files
     url: str = ""  # of a wheel
     has_wheel: bool = True  # as far as the lock shows
+    extras: tuple[str, ...] = ()  # of requirements, normalized; a lock has their packages already
 
     @property
     def line(self) -> str:
@@ -110,7 +115,7 @@ def lock_text(path: Path) -> str:
         content = read_beginning(path, LARGEST_BYTES + 1)
         if len(content) > LARGEST_BYTES:
             raise ConfigError(f"environment: {shown}: larger than {LARGEST_BYTES >> 20} MiB", "is it a lock file?")
-        return content.decode()
+        return content.decode("utf-8-sig")  # as pip does: editors on Windows begin a text with a mark
     except OSError as error:
         raise ConfigError(f"environment: cannot read {shown}: {reason(error)}", f"see: ls -l {shown}") from error
     except UnicodeDecodeError as error:
@@ -137,6 +142,46 @@ def require_wheels(pins: Pins) -> None:
     if lacking := [f"{one.name} {one.version}" for one in pins.packages if not one.has_wheel]:
         message = f"environment: only source, no wheel, in {pins.file}: {_few(lacking)}; building runs their code"
         raise ConfigError(message, "to build them on the login node nevertheless: `environment_builds = true`")
+
+
+def require_extras(pins: Pins, installed: Iterable[Distribution], markers: Mapping[str, str]) -> None:
+    """Raise ConfigError if `pins` names an extra but not the packages that it needs, which pip and uv do not check.
+
+    `installed` are the packages as they were installed, for the Python that `markers` describe.
+    """
+    known = {_normal(one.name): one for one in installed}
+    waiting = [(one.name, extra) for one in pins.packages for extra in one.extras if one.name in known]
+    seen, lacking = set(waiting), set()
+    while waiting:
+        name, extra = waiting.pop()
+        spellings = [one for one in known[name].metadata.get_all("Provides-Extra") or () if _normal(one) == extra]
+        for need in known[name].requires or ():
+            what, _, marker = need.partition(";")
+            found = _NEEDED.match(what.strip())
+            if not found or not any(_applies(marker, {**markers, "extra": one}) for one in spellings):
+                continue
+            needed = _normal(found[1])
+            if needed not in known:
+                lacking.add(f"{needed} (for {name}[{extra}])")
+                continue
+            more = {(needed, one) for one in _extras(found[2])} - seen
+            seen |= more
+            waiting += more
+    if lacking:
+        message = f"environment: {pins.file} lacks {_few(sorted(lacking))}"
+        raise ConfigError(message, f"uv pip compile requirements.in --output-file {pins.file}")
+
+
+def _applies(marker: str, markers: Mapping[str, str]) -> bool:
+    """Whether a marker in an installed package is true; what pip could read, but this cannot, counts as not."""
+    with suppress(ConfigError):
+        return is_true(marker.strip(), markers)
+    return False
+
+
+def _extras(text: str | None) -> tuple[str, ...]:
+    """The extras in the brackets after a package's name."""
+    return tuple(sorted({_normal(one.strip()) for one in (text or "").split(",") if one.strip()}))
 
 
 def _parsed(name: str, text: str) -> dict[str, Any]:
@@ -291,9 +336,9 @@ def _of_requirements(name: str, text: str, markers: Mapping[str, str]) -> Pins:
         if not is_true(marker.strip(), markers, name):
             continue
         if found := _PINNED.fullmatch(wanted.strip()):
-            pins.append(Pin(_normal(found[1]), found[2], hashes))
-        elif (found := _DIRECT.fullmatch(wanted.strip())) and _WHEEL_URL.fullmatch(found[2]):
-            pins.append(Pin(_normal(found[1]), "", hashes, found[2]))
+            pins.append(Pin(_normal(found[1]), found[3], hashes, extras=_extras(found[2])))
+        elif (found := _DIRECT.fullmatch(wanted.strip())) and _WHEEL_URL.fullmatch(found[3]):
+            pins.append(Pin(_normal(found[1]), "", hashes, found[3], extras=_extras(found[2])))
         else:
             kind = "git" if "git+" in wanted else "path or URL" if re.search(r"[/@]", wanted) else "no exact version"
             problems.append(f"line {number}: {kind}: {wanted.strip()}")
@@ -333,7 +378,7 @@ def _pins(name: str, pins: Sequence[Pin], index: str, options: Sequence[str], le
 
 def _refuse(name: str, problems: Sequence[str]) -> None:
     if problems:
-        message = f"environment: not from a package index, in {name}: {_few(problems)}"
+        message = without_credentials(f"environment: not from a package index, in {name}: {_few(problems)}")
         hint = (
             "put your own modules into the job's folder (`code` copies it), and others into an index or a wheel's URL"
         )
@@ -378,7 +423,7 @@ _OLD_NAMES = {
 
 
 def is_true(marker: str, markers: Mapping[str, str], file: str = "", groups: Sequence[str] = ()) -> bool:
-    """Whether `marker` is true there, without extras. Raises ConfigError if it cannot be parsed."""
+    """Whether `marker` is true there, with at most the extra in `markers`. Raises ConfigError if it cannot be read."""
     if not marker:
         return True
     try:
@@ -440,7 +485,7 @@ def _one(tokens: list[str], markers: Mapping[str, str], groups: Sequence[str]) -
 def _text(token: str, markers: Mapping[str, str]) -> str:
     if token[0] in "'\"":
         return token[1:-1]
-    return "" if token == "extra" else markers[_OLD_NAMES.get(token, token)]
+    return markers.get("extra", "") if token == "extra" else markers[_OLD_NAMES.get(token, token)]
 
 
 def _compared(left: str, operator: str, right: str) -> bool:

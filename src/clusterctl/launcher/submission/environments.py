@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import RECORD
-from clusterctl.launcher.config.locks import without_credentials
+from clusterctl.launcher.config.locks import require_extras, without_credentials
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.containers.engine import follow
 from clusterctl.launcher.submission.fetched_wheels import receive
@@ -165,4 +165,9 @@ def _install(
     run_installer(name, [*install, "-r", str(requirements)], progress, variables, wanted)
     if not wanted.complete:  # nobody has resolved them: they may lack something
         run_installer(name, check, progress, variables, wanted)
+        from importlib.metadata import distributions  # takes 20 ms
+
+        assert environment.facts
+        places = [str(one) for one in requirements.parent.glob("lib/python*/site-packages")]
+        require_extras(wanted, distributions(path=places), environment.facts.markers)
     return name

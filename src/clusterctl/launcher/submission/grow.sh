@@ -5,14 +5,17 @@ cctl_look_for_shortage() { # sets cctl_short, and if there is more to have cctl_
   elif cctl_out_of_time; then cctl_short=time
   else return; fi
   if cctl_short_of; then echo "clusterctl: out of $cctl_short: the next job gets ${cctl_more[*]}"
-  elif [ -n "$cctl_problem" ]; then echo "clusterctl: out of $cctl_short, and scontrol does not answer"
+  elif [ -n "$cctl_problem" ]; then echo "clusterctl: out of $cctl_short, and Slurm does not answer"
   else echo "clusterctl: out of $cctl_short, and the partition allows no more"; fi
 }
 # The kernel's kill counts only if Slurm, or the standby of a task, reports it about this job, and a rank was killed or
-# says that one of its processes was. The report may be a moment behind srun.
+# says that one of its processes was: PyTorch's data loader, torchrun with those that build on it, and mp.spawn. The report
+# may be a moment behind srun.
 cctl_out_of_memory() {
+  local cctl_worker='is killed by signal: Killed|traceback *: Signal 9 \(SIGKILL\) received by PID [0-9]+'
+  cctl_worker+='|ProcessExitedException: process [0-9]+ terminated with signal SIGKILL'
   [ -n "$cctl_grow_memory" ] && [ -z "$cctl_signal$cctl_asked" ] || return
-  cctl_rank_killed || grep -rqsF 'is killed by signal: Killed' "$cctl_attempt/logs" || return
+  cctl_rank_killed || grep -rqsaE "$cctl_worker" "$cctl_attempt/logs" || return
   local cctl_try
   for cctl_try in {1..3}; do
     ! cctl_kernel_killed || return 0
@@ -46,7 +49,7 @@ cctl_out_of_time() {
   return 1
 }
 cctl_short_of() { # asks Slurm what this job has, and what its partition allows
-  local cctl_job cctl_partition='' cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_name cctl_size
+  local cctl_job cctl_partition='' cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_name cctl_size cctl_sizes
   cctl_job=$(cctl_ask 10 scontrol show job "$cctl_own_job")
   [ -n "$cctl_job" ] || { cctl_problem=', "requeue_problem": "no answer from scontrol show job"' && return 1; }
   if [[ $cctl_job =~ [[:space:]]Partition=([^[:space:],]+) ]]; then
@@ -58,23 +61,32 @@ cctl_short_of() { # asks Slurm what this job has, and what its partition allows
     cctl_had=$(cctl_seconds "${BASH_REMATCH[1]}") cctl_gets=$((cctl_had * cctl_grow_time / 100))
     [[ ! $cctl_allowed =~ [[:space:]]MaxTime=([0-9:-]+) ]] || cctl_most=$(cctl_seconds "${BASH_REMATCH[1]}")
   else
-    cctl_had=${SLURM_MEM_PER_NODE:-${SLURM_MEM_PER_CPU:-0}} cctl_gets=$((cctl_had * cctl_grow_memory / 100)) # MiB
-    while read -r cctl_name cctl_size; do
-      [ "${cctl_name%\*}" = "$cctl_partition" ] && [[ $cctl_size =~ ^[0-9]+ ]] || continue
-      [ "${BASH_REMATCH[0]}" -le "${cctl_most:-0}" ] || cctl_most=${BASH_REMATCH[0]}
-    done < <(cctl_ask 10 sinfo -h -N -O Partition:64,Memory:20)
+    cctl_had=${SLURM_MEM_PER_NODE:-${SLURM_MEM_PER_CPU:-0}}
+    mapfile -t cctl_sizes < <(
+      cctl_ask 10 sinfo -h -N -O Partition:64,Memory:20 | while read -r cctl_name cctl_size; do
+        [ "${cctl_name%\*}" = "$cctl_partition" ] && [[ $cctl_size =~ ^[0-9]+ ]] && echo "${BASH_REMATCH[0]}"
+      done | sort -rn
+    )
+    # As many nodes must have it as the job needs: one larger node is of no use to two.
+    cctl_size=$((${SLURM_JOB_NUM_NODES:-1} - 1)) && cctl_most=${cctl_sizes[cctl_size]}
+    if [ "$cctl_had" -eq 0 ]; then # all that its nodes have
+      read -r cctl_had < <(cctl_ask 10 sinfo -h -N -n "$SLURM_JOB_NODELIST" -O Memory:20 | sort -n)
+      [ -n "$cctl_had" ] || { cctl_problem=', "requeue_problem": "no answer from sinfo"' && return 1; }
+      cctl_had=${cctl_had%%[!0-9]*}
+    fi
+    cctl_gets=$((cctl_had * cctl_grow_memory / 100))
     if [[ $cctl_allowed =~ [[:space:]]MaxMemPerNode=([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -lt "${cctl_most:-999999999}" ]; then
       cctl_most=${BASH_REMATCH[1]}
     fi
-    if [ -z "$SLURM_MEM_PER_NODE" ] && [ -n "$cctl_most" ]; then
+    if [ -n "$SLURM_MEM_PER_CPU" ] && [ -n "$cctl_most" ]; then
       cctl_size=${SLURM_CPUS_ON_NODE:-1} && cctl_most=$((cctl_most / cctl_size))
     fi
   fi
   [ "$cctl_gets" -le "${cctl_most:-$cctl_gets}" ] || cctl_gets=$cctl_most
   [ "$cctl_gets" -gt "$cctl_had" ] || return
   if [ "$cctl_short" = time ]; then cctl_more=("--time=$(((cctl_gets + 59) / 60))")
-  elif [ -n "$SLURM_MEM_PER_NODE" ]; then cctl_more=("--mem=${cctl_gets}M")
-  else cctl_more=("--mem-per-cpu=${cctl_gets}M"); fi
+  elif [ -n "$SLURM_MEM_PER_CPU" ]; then cctl_more=("--mem-per-cpu=${cctl_gets}M")
+  else cctl_more=("--mem=${cctl_gets}M"); fi
   cctl_grown=", \"grown\": {\"what\": \"$cctl_short\", \"had\": $cctl_had, \"gets\": $cctl_gets}"
 }
 cctl_seconds() { # in a limit as Slurm shows it: 1-02:03:04 or 03:04
