@@ -110,7 +110,7 @@ cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, 
   cctl_config=$'\n'$(cctl_ask 30 scontrol show config)
   if [[ $cctl_config =~ $'\n'PreemptType[[:space:]]*=[[:space:]]*preempt/qos ]]; then # partitions' modes do not count then
     [[ ! $cctl_job =~ [[:space:]]QOS=([^[:space:]]+) ]] ||
-      cctl_modes=$(cctl_ask 30 sacctmgr -n -P show qos where "name=${BASH_REMATCH[1]}" format=PreemptMode)
+      cctl_modes=$(cctl_ask 30 sacctmgr -n -P show qos where "name=${BASH_REMATCH[1]}" "format=PreemptMode")
     case ${cctl_modes,,} in
       *cancel*) return 0 ;;
       '' | cluster*) [[ $cctl_config =~ $'\n'PreemptMode[[:space:]]*=[[:space:]]*[A-Z,]*CANCEL ]] ;;
