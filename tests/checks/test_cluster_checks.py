@@ -377,6 +377,28 @@ def test_doctor_tells_how_runs_are_started_again(debug: str, partition: str | No
     assert (check.verdict, check.message[: len(message)]) == (Verdict.OK, message)
 
 
+@pytest.mark.parametrize(
+    ("qos", "answer", "message"),
+    [
+        (None, "normal|cluster|00:00:00\nscavenger|cancel|00:01:00\n", "in a job of their own in 1 QOS, scavenger"),
+        (
+            "normal",
+            "normal|cluster|00:00:00\nscavenger|cancel|00:01:00\n",
+            "by requeueing, 120 s after the end of an attempt",
+        ),
+        ("scavenger", "normal||\nscavenger|gang,cancel|\n", "in a job of their own in 1 QOS, scavenger"),
+        (None, SlurmError("no database"), "by requeueing, 120 s after the end of an attempt; the QOS may cancel"),
+    ],
+)
+def test_where_the_qos_decides_doctor_reads_its_rules(qos: str | None, answer: Answer, message: str) -> None:
+    """Slurm then ignores the modes of partitions."""
+    config = ANSWERS["config"] + "PreemptMode             = REQUEUE\nPreemptType             = preempt/qos\n"
+    partitions = ANSWERS["preemption"].replace("REQUEUE", "CANCEL")
+    answers: dict[str, Answer] = {**ANSWERS, "config": config, "preemption": partitions, "qos": answer}
+    check = the(replace(GOOD, cluster=Cluster(name="site", qos=qos), slurm=answers), "restarts")
+    assert (check.verdict, check.message[: len(message)]) == (Verdict.OK, message)
+
+
 def test_doctor_tells_how_long_a_requeued_job_waits() -> None:
     check = the(with_answer("config", "AuthInfo = socket=/run/munge,cred_expire=5\n"), "restarts")
     assert check.message == "by requeueing, 5 s after the end of an attempt"

@@ -19,7 +19,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge
 from clusterctl.launcher.diagnosis.failure import counted
-from clusterctl.launcher.diagnosis.finding import UNSURE, Consequence, Finding
+from clusterctl.launcher.diagnosis.finding import CERTAIN, UNSURE, Consequence, Finding
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
 from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
 from clusterctl.launcher.observe.run_record import Cancellation
@@ -368,6 +368,14 @@ def test_our_own_errors_carry_their_cause_and_are_shown_without_their_type() -> 
     evidence = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
     found = cause_of(trace(attempt(rank(2, raised=evidence))))
     assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, evidence.message, "")
+
+
+def test_a_broken_gpu_is_named_as_its_rank_has_found_it() -> None:
+    evidence = raised(
+        "GPU 2 of node1 cannot correct an error in its memory (ECC): it counts 3", "TaskError", cause=Cause.NODE
+    )
+    found = cause_of(trace(attempt(rank(2, raised=evidence))))
+    assert (found.cause_class, found.certainty, found.cause) == (Cause.NODE, CERTAIN, evidence.message)
 
 
 def test_a_known_error_quoted_in_our_own_message_takes_precedence() -> None:

@@ -377,6 +377,13 @@ FAULTS = (
         tests=_NODE_CHECK,
     ),
     Fault(
+        name="gpu",
+        words="a GPU of a training that cannot correct an error in its memory (ECC), with a stand-in for it",
+        outcome=Outcome.ELSEWHERE,
+        cause=Cause.NODE,
+        tests="tests/launch/test_script_on_the_host.py",
+    ),
+    Fault(
         name="unfit-hang",
         words="a node that hangs at the start, with `node_check.enabled`",
         outcome=Outcome.ELSEWHERE,

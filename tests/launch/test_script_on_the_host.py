@@ -787,6 +787,32 @@ def test_ranks_that_have_all_lost_their_connections_start_again(staying: Host, m
     assert staying.requeues == []
 
 
+EXCLUDED = 'case "$*" in "show job"*) echo "JobState=RUNNING ReqNodeList=(null) ExcNodeList={}" ;; esac'
+
+
+@pytest.mark.parametrize(
+    ("marks", "before", "excluded"),
+    [
+        ("n2.broken term", "(null)", "n2"),
+        ("n2.broken cut", "n[7-8]", "n[7-8],n2"),
+        ("n1.broken n-2.x.broken", "(null)", "n1,n-2.x"),
+        ("n2.broken ended", "(null)", None),  # another rank failed by itself
+        ("n2.broken done", "(null)", "n2"),
+    ],
+)
+def test_the_node_of_a_broken_gpu_is_excluded_from_the_next_start(
+    staying: Host, marks: str, before: str, excluded: str | None
+) -> None:
+    """Also from a first start that saved nothing: only the number of starts limits that."""
+    first, second = marks.split()
+    staying.scontrol = EXCLUDED.format(before)
+    staying.call(f'touch "$attempt/marks/00000.{first}" "$attempt/marks/00001.{second}"; exit 1')
+    updates = [line for line in staying.asked.read_text().splitlines() if line.startswith("update")]
+    assert staying.requeues == ([] if excluded is None else ["requeue 12"])
+    assert updates == ([] if excluded is None else [f"update JobId=12 ExcNodeList={excluded}"])
+    assert len(staying.run.attempts()) == 1
+
+
 def test_ranks_that_have_lost_those_that_a_cancellation_ended_do_not_start_again(staying: Host) -> None:
     """TERM may reach a task, and its end the others, before it reaches the script."""
     lost = 'touch "$attempt/marks/00000.term" "$attempt/marks/00001.cut"\n'

@@ -83,6 +83,17 @@ def test_a_lost_spare_node_disturbs_nobody_and_is_not_used_later(tmp_path: Path)
     assert len(host.run.attempts()) == 2
 
 
+def test_the_node_of_a_broken_gpu_is_replaced_by_the_spare_one(tmp_path: Path) -> None:
+    """And excluded from the next start once there is none."""
+    host, broke = holding(tmp_path), 'touch "$attempt/marks/00000.term" "$attempt/marks/00001.%s.broken"; exit 1'
+    assert call(host, broke % "n2", broke % "n3") == 1
+    assert [start[0] for start in starts(host)] == ["n1,n2", "n1,n3"]
+    words = "n2 replaced by the spare node n3: a GPU there cannot correct an error in its memory"
+    assert [str(one) for one in read_host(host.run.attempt(1)).left_out] == [words]
+    assert host.requeues == ["requeue 12"]
+    assert "update JobId=12 ExcNodeList=n3" in host.asked.read_text().splitlines()
+
+
 def test_without_a_spare_node_left_the_run_goes_through_the_queue(tmp_path: Path) -> None:
     host = holding(tmp_path)
     assert call(host, LOSE % "n2", LOSE % "n3") == 137

@@ -57,6 +57,32 @@ def test_a_killed_rank_goes_on_in_another_job(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "usual", "succeeded"),
+    [
+        ("cancel", "REQUEUE", True),
+        ("gang,cancel", "REQUEUE", True),
+        ("requeue", "CANCEL", False),
+        ("cluster", "CANCEL", True),
+        ("cluster", "REQUEUE", False),
+        ("", "CANCEL", True),  # sacctmgr does not answer
+    ],
+)
+def test_where_the_qos_decides_it_is_asked_whether_preempted_jobs_are_cancelled(
+    tmp_path: Path, mode: str, usual: str, succeeded: bool
+) -> None:
+    """Slurm then ignores the mode of the partition, here the opposite one."""
+    job = "JobState=RUNNING Requeue=1\n   Account=physics QOS=low\n   Partition=main"
+    host = site(tmp_path, job=job, partition="OFF" if succeeded else "CANCEL")
+    config = f"PreemptMode             = {usual}\nPreemptType             = preempt/qos"
+    host.scontrol = host.scontrol.replace(
+        '"show partition"', f'"show config") echo {quote(config)} ;;\n"show partition"'
+    )
+    host.others["sacctmgr"] = f'[ "${{*#*name=low}}" != "$*" ] && echo {mode}' if mode else "exit 1"
+    host.call("sleep 1\n" + ALL_DONE)
+    assert asked(host, "sbatch") == ([SUBMITTED] if succeeded else [])
+
+
+@pytest.mark.parametrize(
     ("srun", "code", "refused"),
     [
         (ALL_DONE, 0, None),

@@ -98,6 +98,36 @@ def test_a_rank_that_lost_its_connections_while_training_leaves_a_mark_of_its_ow
     assert [path.name for path in run.attempt(0).marks.iterdir()] == [f"00002.{mark}"]
 
 
+NVML = """import types
+class NVMLError(Exception): pass
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
+nvmlInit = lambda: None
+nvmlDeviceGetCount = lambda: 1
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetUUID = lambda handle: "GPU-aaaa"
+nvmlGpmQueryDeviceSupport = lambda handle: types.SimpleNamespace(isSupportedDevice=0)
+nvmlDeviceGetTotalEccErrors = lambda handle, kind, counter: {count}
+"""
+ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(("count", "broken"), [("1", True), ("0", False), ("1 / 0", False)])
+def test_a_rank_whose_gpu_is_broken_leaves_a_mark_with_its_node(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, count: str, broken: bool
+) -> None:
+    """With a stand-in for NVML; the last one fails."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node-7.example")
+    (run.path / "pynvml.py").write_text(NVML.format(count=count))
+    done, events = started(run, f"raise RuntimeError({ECC!r})")
+    assert (done.returncode, "cannot ask the GPUs" in done.stderr) == (1, "/" in count)
+    mark = "00002.node-7.example.broken" if broken else "00002.ended"
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == [mark]
+    raised = next(event for event in events if event["event"] == "exception")
+    assert raised.get("cause") == ("node-failure" if broken else None)
+    assert ECC in raised["traceback"]
+    assert ("GPU 0 of node-7.example" in raised["message"]) == broken
+
+
 def test_a_rank_that_cannot_meet_the_others_has_failed(run: RunDir) -> None:
     started(run, f"raise {LOST}")
     assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00002.ended"]

@@ -29,10 +29,10 @@ def slurm(asked: list[str], **silent: str) -> Slurm:
     return Slurm(lambda command: command, {}, answer)
 
 
-def test_a_site_is_probed_with_four_commands() -> None:
+def test_a_site_is_probed_with_few_commands() -> None:
     asked: list[str] = []
     site = ask_site(slurm(asked))
-    assert asked == ["sinfo", "scontrol", "sacctmgr", "srun"]
+    assert asked == ["sinfo", "scontrol", "sacctmgr", "srun", "scontrol"]
     assert (site.name, site.accounts, site.qos, site.has_pyxis) == (
         "alpha",
         ("physics", "chem"),
@@ -50,6 +50,7 @@ def test_missing_answers_are_reported_without_an_error() -> None:
         "the cluster's name",
         "your accounts and QOS",
         "whether srun has pyxis",
+        "what happens to preempted jobs",
     ]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from clusterctl.engine.task.gpu_defect import gpu_defect
 from clusterctl.engine.task.node_telemetry import AmdGpus, NodeGpus, chosen, find_gpus
+from clusterctl.shared.errors import Cause
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]
 
@@ -24,10 +26,12 @@ class Nvml:
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
     NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
     NVML_GPM_METRIC_SM_UTIL = 2
 
-    def __init__(self, hopper: int = 0, unsupported: tuple[str, ...] = ()) -> None:
-        self.hopper, self.unsupported = hopper, unsupported
+    def __init__(self, hopper: int = 0, unsupported: tuple[str, ...] = (), uncorrected: int = 0) -> None:
+        self.hopper, self.unsupported, self.uncorrected = hopper, unsupported, uncorrected
         self.moment = 0
 
     def __getattribute__(self, name: str) -> Any:
@@ -59,6 +63,10 @@ class Nvml:
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
         return 612_500
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:  # noqa: N802
+        assert (kind, counter) == (1, 0), "those since the driver was loaded that could not be corrected"
+        return self.uncorrected if handle == 2 else 0
 
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:  # noqa: N802
         return 61
@@ -202,3 +210,45 @@ def test_without_a_gpu_there_is_nothing_to_read(cards: Path, tmp_path: Path) -> 
         (cards / card / "device" / "gpu_busy_percent").unlink()  # an old driver
     assert find_gpus({}, cards) is None
     assert find_gpus({}, tmp_path / "none") is None
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported"
+
+
+def of_torch(message: str, code: int | None = None, name: str = "AcceleratorError") -> RuntimeError:
+    """As torch raises it: since 2.8 with CUDA's code."""
+    error: RuntimeError = type(name, (RuntimeError,), {"__module__": "torch"})(message)
+    if code is not None:
+        error.error_code = code  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    "error", [of_torch(ECC, 214), of_torch("CUDA error: other words", 214), of_torch(ECC), RuntimeError(ECC)]
+)
+def test_a_gpu_is_broken_if_cuda_and_its_own_count_agree(error: RuntimeError) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "2", "SLURMD_NODENAME": "node7"}
+    found = gpu_defect(error, environment, lambda _: NodeGpus(Nvml(uncorrected=3), environment))
+    assert found is not None
+    assert found.message == "GPU 2 of node7 cannot correct an error in its memory (ECC): it counts 3"
+    assert (found.cause, found.__cause__) == (Cause.NODE, error)
+
+
+@pytest.mark.parametrize(
+    ("error", "nvml", "gpu"),
+    [
+        (of_torch(ECC, 214), Nvml(), "2"),  # it counts none
+        (of_torch(ECC, 214), Nvml(uncorrected=3), "1"),  # another task's GPU
+        (of_torch(ECC, 214), Nvml(uncorrected=3, unsupported=("nvmlDeviceGetTotalEccErrors",)), "2"),
+        (of_torch(ECC, 214), None, "2"),  # no driver, or another maker's
+        (of_torch(ECC, 700), Nvml(uncorrected=3), "2"),  # an illegal address, of a program's mistake
+        (of_torch("CUDA error: an illegal memory access was encountered", 700), Nvml(uncorrected=3), "2"),
+        (of_torch("device-side assert triggered", 710), Nvml(uncorrected=3), "2"),
+        (RuntimeError(f"my job failed with: {ECC}"), Nvml(uncorrected=3), "2"),  # quoted
+        (type("AcceleratorError", (RuntimeError,), {})(ECC), Nvml(uncorrected=3), "2"),  # the user's own class
+        (ValueError(ECC), Nvml(uncorrected=3), "2"),
+    ],
+)
+def test_nothing_less_makes_a_gpu_a_broken_one(error: Exception, nvml: Any, gpu: str) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": gpu, "SLURMD_NODENAME": "node7"}
+    assert gpu_defect(error, environment, lambda _: nvml and NodeGpus(nvml, environment)) is None

@@ -197,6 +197,15 @@ class NodeGpus:
         """One record per GPU; values that the GPU or its driver does not report are None."""
         return [self._read(*gpu) for gpu in self._gpus]
 
+    def uncorrected(self) -> dict[int, int]:
+        """How many memory errors each GPU could not correct since its driver was loaded, if it counts them."""
+        nvml, counts = self._nvml, {}
+        for index, handle, _ in self._gpus:
+            with suppress(nvml.NVMLError):
+                kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                counts[index] = int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds))
+        return counts
+
     def _read(self, index: int, handle: Any, activity: Any) -> Gpu:
         nvml = self._nvml
 

@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from clusterctl.launcher.checks.look import file_system
 from clusterctl.launcher.config.places import names, shipped_folder, user_config_folder
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.rules import CONFIG, PARTITIONS, QOS, Rules
 from clusterctl.launcher.submission.batch_script import CarriedLine as CarriedLine
 from clusterctl.launcher.submission.batch_script import Converted as Converted
 from clusterctl.launcher.submission.batch_script import convert
@@ -242,6 +243,7 @@ def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str
         *(f"# another partition: {other}" for other in others),
         _optional("account", chosen.account, site.accounts),
         _optional("qos", chosen.qos, site.qos),
+        *(f"# {_printable(line)}" for line in site.rules.lines(chosen.partition, chosen.qos)),
         gpus,
         _key("gpu_request", "gpus-per-node", 'or "gres" if sbatch rejects --gpus-per-node'),
         _key("runs", chosen.runs, f"must be visible to login and compute nodes{f'; {shared}' if shared else ''}"),
@@ -333,6 +335,7 @@ class Site:
     qos: tuple[str, ...] = ()
     has_pyxis: bool | None = None
     unknown: tuple[str, ...] = ()
+    rules: Rules = field(default_factory=Rules)
 
 
 def ask_site(slurm: Slurm) -> Site:
@@ -349,13 +352,18 @@ def ask_site(slurm: Slurm) -> Site:
             unknown.append(f"{what}: {error.message}")
             return ""
 
-    config = ask("the cluster's name", "scontrol", "show", "config")
+    config = ask("the cluster's name", *CONFIG)
     words = ("show", "associations", f"user={getpass.getuser()}", "format=Account,QOS")
     accounts, qos = parse_associations(ask("your accounts and QOS", "sacctmgr", "-n", "-P", *words))
     options = ask("whether srun has pyxis", "srun", "--help")
+    partitions = ask("what happens to preempted jobs", *PARTITIONS)
+    modes = ""
+    if Rules.of(config, "").by_qos is not None:
+        modes = ask("what happens to preempted jobs of each QOS", *QOS)
     name = _CLUSTER_NAME.search(config)
     pyxis = "--container-image" in options if options else None
-    return Site(inventory, name[1] if name else "", accounts, qos, pyxis, tuple(unknown))
+    read = Rules.of(config, partitions, modes)
+    return Site(inventory, name[1] if name else "", accounts, qos, pyxis, tuple(unknown), read)
 
 
 def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -34,7 +34,7 @@ from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import expanded, runs_folder, state_path
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON
-from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm import Slurm, rules
 from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.launcher.submission.module_archives import standard_libraries
 from clusterctl.launcher.submission.plan import Programs
@@ -64,8 +64,9 @@ QUESTIONS = {
     "version": ("sbatch", "--version"),
     "ping": ("scontrol", "ping"),
     "partitions": ("sinfo", "-h", "-o", "%P"),
-    "config": ("scontrol", "show", "config"),
-    "preemption": ("scontrol", "show", "partition"),
+    "config": rules.CONFIG,
+    "preemption": rules.PARTITIONS,
+    "qos": rules.QOS,
     "srun": ("srun", "--help"),
 }
 

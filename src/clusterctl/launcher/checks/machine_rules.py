@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.check import Check, fail, ok, warn
+from clusterctl.launcher.slurm.rules import Rules
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.file_systems import LOCAL
 from clusterctl.shared.record.ownership import is_open
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.launcher.checks.surroundings import Folder, Surroundings
+    from clusterctl.shared.spec import Cluster
 
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # threads count, and every rank has dozens
@@ -93,22 +95,21 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         on = kind and not kind[1].endswith(("/none", "(null)"))
         yield ok("accounting", "on" if on else "off: only the run's files record how it ended")
     if "preemption" in texts:
-        yield _restarts(texts["preemption"], cluster.partition, texts.get("config", ""))
+        yield _restarts(Rules.of(texts.get("config", ""), texts["preemption"], texts.get("qos", "")), cluster)
     if "srun" in texts:
         yield _runtime("--container-image" in texts["srun"], found)
 
 
-def _restarts(partitions: str, mine: str | None, config: str) -> Check:
-    """How the queue starts runs again (submission/successor.sh), by the text of `scontrol show partition`."""
-    modes = dict(
-        re.findall(r"^PartitionName=(\S+)(?:.|\n(?!PartitionName))*?\bPreemptMode=(\S+)", partitions, re.MULTILINE)
-    )
-    cancelling = [name for name, mode in modes.items() if "CANCEL" in mode and mine in (None, name)]
-    if cancelling:
-        where = f"in {plural(len(cancelling), 'partition')}, {', '.join(cancelling[:3])}"
+def _restarts(rules: Rules, cluster: Cluster) -> Check:
+    """How the queue starts runs again (submission/successor.sh)."""
+    what, names = rules.cancelling(cluster.partition, cluster.qos)
+    if names:
+        count = plural(len(names), "partition") if what == "partition" else f"{len(names)} QOS"
+        where = f"in {count}, {', '.join(names[:3])}"
         return ok("restarts", f"in a job of their own {where}: Slurm cancels the jobs that it preempts there")
-    lifetime = re.search(r"cred_expire=([0-9]+)", config)
-    return ok("restarts", f"by requeueing, {int(lifetime[1]) if lifetime else 120} s after the end of an attempt")
+    message = f"by requeueing, {rules.requeue_seconds} s after the end of an attempt"
+    unknown = "; the QOS may cancel jobs instead, but sacctmgr shows none" if rules.by_qos == {} else ""
+    return ok("restarts", message + unknown)
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:

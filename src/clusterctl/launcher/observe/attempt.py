@@ -54,8 +54,8 @@ _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 class LeftOut(NamedTuple):
     """A node of the job that its ranks do not have: the spare one that it was replaced by, if any.
 
-    `why` is "lost" (the guards noticed, `shared/node/guard.py`), "down" (Slurm did), "drained", "check", or "killed"
-    (ranks were, twice at one step).
+    `why` is "lost" (the guards noticed, `shared/node/guard.py`), "down" (Slurm did), "drained", "check", "gpu" (one is
+    broken), or "killed" (ranks were, twice at one step).
     """
 
     node: str
@@ -64,6 +64,7 @@ class LeftOut(NamedTuple):
 
     def __str__(self) -> str:
         reasons = {"lost": "it did not answer", "down": "Slurm lost it", "check": "it failed its check"}
+        reasons["gpu"] = "a GPU there cannot correct an error in its memory"
         reasons["killed"] = "a rank was killed there after one had been killed at the same step"
         why = reasons.get(self.why, f"it was {self.why}")
         if self.by == _WAS_SPARE:

@@ -266,7 +266,7 @@ cctl_look() {
     cctl_marks=("$cctl_attempt"/marks/*)
     shopt -u nullglob dotglob
     cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0 cctl_cut=0 cctl_told=0
-    cctl_asked='' cctl_stuck='' cctl_unasked='' cctl_listed=''
+    cctl_asked='' cctl_stuck='' cctl_unasked='' cctl_listed='' cctl_broken=()
     for cctl_mark in "${cctl_marks[@]##*/}"; do
       case $cctl_mark in
         *.running) cctl_running=$((cctl_running + 1)) ;;
@@ -275,6 +275,9 @@ cctl_look() {
         *.ended) cctl_left_badly=$((cctl_left_badly + 1)) ;;
         *.term) cctl_left_badly=$((cctl_left_badly + 1)) cctl_told=$((cctl_told + 1)) ;;
         *.cut) cctl_left_badly=$((cctl_left_badly + 1)) cctl_cut=$((cctl_cut + 1)) ;;
+        *.broken)
+          cctl_left_badly=$((cctl_left_badly + 1)) cctl_mark=${cctl_mark#*.}
+          cctl_broken+=("${cctl_mark%.broken}") ;;
         restart) cctl_asked=yes ;;
         no-progress) cctl_stuck=yes ;;
         unasked) cctl_unasked=yes ;;
@@ -292,6 +295,9 @@ cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
 cctl_killed() { cctl_rank_killed || cctl_cut_off; }
 cctl_rank_killed() { [ "$cctl_running" -gt 0 ] || cctl_killed_at_once; }
 cctl_cut_off() { [ "$cctl_cut" -gt 0 ] && [ "$((cctl_cut + cctl_told))" -eq "$cctl_ranks" ]; }
+cctl_gpu_broke() { # according to its rank; no other has failed for a reason of its own
+  [ "${#cctl_broken[@]}" -gt 0 ] && [ "$((${#cctl_broken[@]} + cctl_cut + cctl_told))" -eq "$cctl_left_badly" ]
+}
 cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
 cctl_killed_at_once() { # a rank, before it made its mark, according to srun's first line about a task
   local cctl_line
@@ -353,6 +359,7 @@ cctl_last_step() { # the last one that an attempt logged
 cctl_may_start_again() {
   [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal$cctl_unfit$cctl_full$cctl_short" ] || return
   if [ -n "$cctl_lost" ]; then :
+  elif [ -n "$cctl_defect" ]; then cctl_has_spares
   elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
   [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
@@ -442,6 +449,14 @@ cctl_leave_out() {
     (trap '' TERM; cctl_with_retries scontrol update "JobId=${cctl_successor:-$cctl_own_job}" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
+cctl_exclude_broken() { # from the next start, beside those that are excluded by now
+  local cctl_job cctl_before=''
+  cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
+  [ -n "$cctl_job" ] || { echo "clusterctl: cannot exclude $cctl_defect: no answer from scontrol" && return; }
+  [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_before=${BASH_REMATCH[1]}
+  [ "$cctl_before" != "(null)" ] || cctl_before=''
+  cctl_unfit=${cctl_before:+$cctl_before,}${cctl_defect// /,}
+}
 cctl_close() {
   cctl_end_standby
   ! cctl_has_spares || cctl_end_guard
@@ -498,12 +513,14 @@ cctl_refused=''
 cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
+cctl_defect='' # the nodes of broken GPUs
+[ -n "$cctl_signal$cctl_asked" ] || ! cctl_gpu_broke || cctl_defect=${cctl_broken[*]}
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 cctl_short=''  # memory or time, if the run was short of that, and may go on with more
 [ "$cctl_code" -eq 0 ] || [ "$cctl_signal" = LOST ] || [ -n "$cctl_unfit$cctl_lost$cctl_node_setup_failed" ] ||
   ! declare -F cctl_look_for_shortage >/dev/null || cctl_look_for_shortage
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
-  { [ -n "$cctl_asked$cctl_unfit$cctl_lost" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
+  { [ -n "$cctl_asked$cctl_unfit$cctl_lost$cctl_defect" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
     [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
@@ -512,6 +529,7 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setu
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
+  [ -z "$cctl_defect" ] || cctl_exclude_broken
   [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then

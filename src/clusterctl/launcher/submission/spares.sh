@@ -99,6 +99,7 @@ cctl_replace_blamed() {
 cctl_review_nodes() {
   local cctl_node cctl_state cctl_there=() cctl_gone=() cctl_poor=() cctl_good=() cctl_worse=()
   cctl_replace_lost
+  [ -z "$cctl_defect" ] || cctl_replace gpu "${cctl_broken[@]}"
   cctl_state=$(cctl_ask 30 scontrol show job "$cctl_own_job")
   [[ ! $cctl_state =~ [[:space:]]NodeList=([^[:space:]]+) ]] ||
     mapfile -t cctl_there < <(scontrol show hostnames "${BASH_REMATCH[1]}")

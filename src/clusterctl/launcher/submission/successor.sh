@@ -103,13 +103,24 @@ cctl_arrange_successor() {
   (trap '' TERM; { [ -n "$cctl_by" ] || cctl_site_ends_jobs; } && cctl_queue_successor) &
   cctl_arranging=$!
 }
-cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job and its partition
-  local cctl_job cctl_partition
+cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, and its partition or QOS
+  local cctl_job cctl_config cctl_modes
   cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
   [[ $cctl_job != *" Requeue=0"* ]] || return 0
+  cctl_config=$'\n'$(cctl_ask 30 scontrol show config)
+  if [[ $cctl_config =~ $'\n'PreemptType[[:space:]]*=[[:space:]]*preempt/qos ]]; then # partitions' modes do not count then
+    [[ ! $cctl_job =~ [[:space:]]QOS=([^[:space:]]+) ]] ||
+      cctl_modes=$(cctl_ask 30 sacctmgr -n -P show qos where "name=${BASH_REMATCH[1]}" "format=PreemptMode")
+    case ${cctl_modes,,} in
+      *cancel*) return 0 ;;
+      '' | cluster*) [[ $cctl_config =~ $'\n'PreemptMode[[:space:]]*=[[:space:]]*[A-Z,]*CANCEL ]] ;;
+      *) return 1 ;;
+    esac
+    return
+  fi
   [[ $cctl_job =~ [[:space:]]Partition=([^[:space:]]+) ]] &&
-    cctl_partition=$(cctl_ask 30 scontrol show partition "${BASH_REMATCH[1]}") &&
-    [[ $cctl_partition =~ [[:space:]]PreemptMode=[A-Z,]*CANCEL ]]
+    cctl_modes=$(cctl_ask 30 scontrol show partition "${BASH_REMATCH[1]}") &&
+    [[ $cctl_modes =~ [[:space:]]PreemptMode=[A-Z,]*CANCEL ]]
 }
 cctl_preempted() { # it is being ended for another job, and will not be requeued
   [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor &&

@@ -118,8 +118,11 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         events.exit(_exit_code(leaving))
         raise
     except BaseException as error:
-        events.exception(error)
-        events.exit(1, cut=_is_cut_off(error))
+        defect = _gpu_defect(error)
+        events.exception(defect or error)
+        events.exit(1, cut=_is_cut_off(error), broken=defect is not None)
+        if defect is not None:
+            print(defect.text, file=sys.stderr, flush=True)
         raise
     else:
         events.exit(0)
@@ -189,6 +192,18 @@ def _is_cut_off(error: BaseException) -> bool:
             kind.__name__ == "DistBackendError" and "ncclRemoteError" in text
         )
     return kind is RuntimeError and "/gloo/transport/" in text.partition("]")[0]
+
+
+def _gpu_defect(error: BaseException) -> TaskError | None:
+    """An error that names this rank's broken GPU, if that is certain."""
+    if not isinstance(error, RuntimeError):  # as torch's are
+        return None
+    try:
+        found: TaskError | None = importlib.import_module("clusterctl.engine.task.gpu_defect").gpu_defect(error)
+    except Exception as failed:  # of the driver: the rank's own error is what counts
+        print(f"clusterctl: cannot ask the GPUs for memory errors: {failed}", file=sys.stderr, flush=True)
+        return None
+    return found
 
 
 def _exit_code(error: BaseException) -> int:

@@ -92,14 +92,15 @@ class Events:
                 "exception", type=type(error).__name__, message=str(error), traceback="".join(shown.format()), **ours
             )
 
-    def exit(self, code: int, signal: int | None = None, *, cut: bool = False) -> None:
-        """Record the exit. `signal` is the one that asked this rank to exit; `cut`: it has lost its connections.
+    def exit(self, code: int, signal: int | None = None, *, cut: bool = False, broken: bool = False) -> None:
+        """Record the exit. `signal` is the one that asked this rank to exit; `cut`: it has lost its connections;
+        `broken`: its GPU is.
 
         Before the training, a lost connection is more often a wrong setting, which would only fail again.
         """
         self.record("exit", code=code, **({} if signal is None else {"signal": signal}))
         if self._mark:
-            self._mark.end(code, cut=cut and self._trained)
+            self._mark.end(code, cut=cut and self._trained, broken=node_name() if broken else "")
 
     def killed(self, signal: int) -> None:
         """The rank's program was killed: leave the mark as if this process had been killed."""

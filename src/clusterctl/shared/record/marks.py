@@ -7,6 +7,7 @@
     00003.asked     it exited with a restart code, after a request by itself or another rank
     00003.ended     it exited with another code
     00003.cut       ... because it had lost its connections to other ranks, while training
+    00003.node7.broken  ... because a GPU of its node, node7, is certainly broken
     00003.term      ... after TERM, or with its code, 143
     restart         a task requests a restart; any program may create this file
     no-progress     ... although the attempt got no further than the previous one
@@ -50,12 +51,14 @@ class RankMark:
         _make(self._path.parent)
         with_retries(lambda: self._path.touch(mode=0o600))
 
-    def end(self, code: int, *, cut: bool = False) -> None:
-        """`cut`: it has lost its connections; the TERM that srun sends once one rank has failed changes nothing."""
+    def end(self, code: int, *, cut: bool = False, broken: str = "") -> None:
+        """`cut`: it has lost its connections; `broken`: the node whose GPU is. The TERM that srun sends once one rank
+        has failed changes neither.
+        """
         with self._lock, suppress(OSError):  # the rank exits anyway
-            if self._path.suffix == ".cut":
+            if self._path.suffix in (".cut", ".broken"):
                 return
-            suffix = ".cut" if cut else _SUFFIXES.get(code, ".ended")
+            suffix = f".{broken}.broken" if broken else ".cut" if cut else _SUFFIXES.get(code, ".ended")
             self._path = rename(self._path, self._path.with_suffix(suffix))
 
 

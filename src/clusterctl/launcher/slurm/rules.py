@@ -1,0 +1,92 @@
+"""The rules by which Slurm starts jobs again, preempts them and ends them, as far as it shows them to everybody."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIG = ("scontrol", "show", "config")
+PARTITIONS = ("scontrol", "show", "partition")
+QOS = ("sacctmgr", "-n", "-P", "show", "qos", "format=Name,PreemptMode,GraceTime")
+_CRED_EXPIRE = 120  # seconds, by default
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """What happens to a preempted job: `mode` as Slurm writes it, in capitals; `grace` is as shown, or empty."""
+
+    mode: str
+    grace: str = ""
+
+    @property
+    def cancels(self) -> bool:
+        return "CANCEL" in self.mode
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`by_qos` is None unless the QOS decides what happens to a preempted job (PreemptType=preempt/qos)."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, Preemption] = field(default_factory=dict)
+    by_qos: Mapping[str, Preemption] | None = None
+
+    @classmethod
+    def of(cls, config: str, partitions: str, qos: str = "") -> Rules:
+        """The rules in the answers to CONFIG, PARTITIONS and QOS; unknown lines are skipped (slurm.conf(5))."""
+        settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(\S+)", config, re.MULTILINE))
+        modes = {}
+        for block in re.split(r"^(?=PartitionName=)", partitions, flags=re.MULTILINE):
+            found = dict(re.findall(r"(?:^|\s)(PartitionName|PreemptMode|GraceTime)=(\S+)", block))
+            if "PartitionName" in found and "PreemptMode" in found:
+                grace = f"{found['GraceTime']} s" if found.get("GraceTime", "0") != "0" else ""
+                modes[found["PartitionName"]] = Preemption(found["PreemptMode"].upper(), grace)
+        if settings.get("PreemptType") != "preempt/qos":
+            return cls(settings, modes)
+        return cls(settings, modes, dict(_of_qos(qos, settings.get("PreemptMode", ""))))
+
+    @property
+    def requeue_seconds(self) -> int:
+        """How long a requeued job waits at least (cred_expire)."""
+        lifetime = re.search(r"cred_expire=([0-9]+)", self.settings.get("AuthInfo", ""))
+        return int(lifetime[1]) if lifetime else _CRED_EXPIRE
+
+    def cancelling(self, partition: str | None, qos: str | None) -> tuple[str, tuple[str, ...]]:
+        """Where preempted jobs are cancelled: "partition" or "QOS", and their names; only the given one, if any."""
+        what, modes, mine = "partition", self.partitions, partition
+        if self.by_qos is not None:
+            what, modes, mine = "QOS", self.by_qos, qos
+        return what, tuple(name for name, one in modes.items() if one.cancels and mine in (None, name))
+
+    def lines(self, partition: str, qos: str) -> tuple[str, ...]:
+        """What a user should know of them, a line each; nothing about what Slurm has not shown."""
+        said = []
+        if requeue := self.settings.get("JobRequeue"):
+            said.append(f"JobRequeue={requeue}: clusterctl asks for --requeue{' all the same' * (requeue == '0')}")
+        modes, where, name = self.partitions, "partition", partition
+        if self.by_qos is not None:
+            modes, where, name = self.by_qos, "QOS", qos
+        shown = {name: modes[name]} if name in modes else {} if name else modes
+        for one, preemption in shown.items():
+            if preemption.mode != "OFF":
+                what = "cancelled, and the run goes on in a job of its own" if preemption.cancels else "not cancelled"
+                grace = f", GraceTime={preemption.grace}" if preemption.grace else ""
+                said.append(f"PreemptMode={preemption.mode} in {where} {one}{grace}: preempted jobs are {what}")
+        if wait := self.settings.get("KillWait"):
+            said.append(f"KillWait={wait} s: the time to save between SIGTERM and SIGKILL")
+        return tuple(said)
+
+
+def _of_qos(text: str, default: str) -> list[tuple[str, Preemption]]:
+    """The QOS in sacctmgr's `name|mode|grace` lines; "cluster" means PreemptMode of slurm.conf."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    found = []
+    for name, mode, grace in rows:
+        if name:
+            own = default if mode.lower() in ("", "cluster") else mode
+            found.append((name, Preemption(own.upper(), "" if grace in ("", "00:00:00") else grace)))
+    return found
