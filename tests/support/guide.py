@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,6 +37,7 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 _TIME = r"\b(?:\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d))+\b"  # also 1m52s
 _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
+    "address": r"\b(?:\d+:)?127\.0\.0\.1:\d+(?:/\?token=[\w-]+)?",
     "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
     "duration": rf"{_TIME}(?: {_TIME})*",
     "size": r"\b\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
@@ -100,15 +102,22 @@ def with_real_output(expected: list[str], found: list[str]) -> list[str]:
 
 
 def follow(
-    guide: str | Path, project: Path, environment: dict[str, str], *, update: bool = False, home: Path | None = None
+    guide: str | Path,
+    project: Path,
+    environment: dict[str, str],
+    *,
+    update: bool = False,
+    home: Path | None = None,
+    page: Path | None = None,
 ) -> int:
     """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
-    reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`.
+    reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`,
+    and login1 for this machine. `page` is the file to update where `guide` is a part of its text.
     """
-    page = guide if isinstance(guide, Path) else None
-    text = page.read_text() if page else str(guide)
+    page = guide if isinstance(guide, Path) else page
+    text = guide.read_text() if isinstance(guide, Path) else guide
     done = 0
     for language, block in steps(text):
         if language in ("sh", "dockerfile"):
@@ -134,6 +143,7 @@ def follow(
             )
             output = ran.stdout + ran.stderr
             output = output.replace(str(home), "/home/me") if home else output
+            output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "login1", output)
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)
             assert found is not None, f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
