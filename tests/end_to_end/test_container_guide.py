@@ -19,7 +19,9 @@ FOLDER = Path("/tmp/containers-guide")
 
 @pytest.mark.long
 @pytest.mark.usefixtures("pyxis")
-def test_every_command_in_the_guide_works(sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path, update_golden: bool) -> None:
+def test_every_command_in_the_guide_works(
+    sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path, update_golden: bool
+) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     for name in ("project/cluster", "images"):
         (FOLDER / name).mkdir(parents=True)

@@ -39,6 +39,8 @@ _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
     "address": r"\b(?:\d+:)?127\.0\.0\.1:\d+(?:/\?token=[\w-]+)?",
     "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
+    "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
+    "job": r"(?<=\bJob )\d+\b",
     "duration": rf"{_TIME}(?: {_TIME})*",
     "size": r"\b\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
     "percent": r"\b\d+(?:\.\d+)?%",
@@ -114,7 +116,8 @@ def follow(
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
     reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`,
-    and login1 for this machine. `page` is the file to update where `guide` is a part of its text.
+    /shared/me/venv for this environment, and login1 for this machine. `page` is the file to update where `guide` is a
+    part of its text.
     """
     page = guide if isinstance(guide, Path) else page
     text = guide.read_text() if isinstance(guide, Path) else guide
@@ -143,6 +146,7 @@ def follow(
             )
             output = ran.stdout + ran.stderr
             output = output.replace(str(home), "/home/me") if home else output
+            output = output.replace(str(Path(sys.executable).parent), "/shared/me/venv/bin")
             output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "login1", output)
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)
