@@ -184,7 +184,7 @@ def test_the_commands_of_the_pages_exist_with_their_options() -> None:
     assert len(typed) > 250
     problems = set()
     for page, command, is_whole in typed:
-        first = re.split(r" (?:\||&&|>|2>) |\)|\\\|", command)[0]
+        first = re.split(r" (?:\||&&|2?>) ?|\)|\\\|", command)[0]
         try:
             words = shlex.split(first, comments=True)
         except ValueError:  # a text that goes on in the next line

@@ -8,7 +8,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
@@ -37,7 +38,8 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 _TIME = r"\b(?:\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d))+\b"  # also 1m52s
 _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
-    "address": r"\b(?:\d+:)?127\.0\.0\.1:\d+(?:/\?token=[\w-]+)?",
+    "port": r"\b\d{5}:127\.0\.0\.1:\d{5}\b|(?<=127\.0\.0\.1:)\d{5}\b",  # a free one
+    "token": r"(?<=[?]token=)[\w-]+",
     "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
     "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
     "job": r"(?<=\bJob )\d+\b",
@@ -51,14 +53,21 @@ _VARYING = {
 _PARTS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _VARYING.items()))
 
 
+def by_rank(lines: Iterable[str]) -> list[str]:
+    """The lines, with those of a log (`r01 node2 ...`) that follow each other sorted by rank: time mixes them."""
+    groups = groupby(lines, lambda line: bool(re.match(r"r\d\d ", line)))
+    return [line for is_log, group in groups for line in (sorted(group, key=lambda one: one[:3]) if is_log else group)]
+
+
 def matched(expected: list[str], output: str) -> list[str] | None:
     """The lines of `output` that are those expected, in this order; None if one is missing.
 
-    Other lines may be between them. `...` matches anything. The first may have more before it, and the last behind it.
+    Other lines may be between them, and those of several ranks come in any order. `...` matches anything. The first may
+    have more before it, and the last behind it.
     """
-    wanted = [line for line in expected if line.strip() != "..."]
+    wanted = by_rank([line for line in expected if line.strip() != "..."])
     found: list[str] = []
-    lines = iter(output.splitlines())
+    lines = iter(by_rank(output.splitlines()))
     for place, line in enumerate(wanted):
         alike = _alike(line, first=place == 0, last=place == len(wanted) - 1)
         actual = next((one for one in lines if alike(one)), None)
@@ -96,11 +105,23 @@ def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
     return is_alike
 
 
-def with_real_output(expected: list[str], found: list[str]) -> list[str]:
-    """`expected` with each line that has `...` in it replaced by the one that was printed."""
-    real = iter(found)
-    pairs = [(line, line if line.strip() == "..." else next(real)) for line in expected]
-    return [printed.rstrip() if "..." in line else line for line, printed in pairs]
+MOST_LEFT_OUT = 8  # lines: a `...` for more of them remains, such as for a batch script
+
+
+def with_real_output(expected: list[str], found: list[str], output: str) -> list[str]:
+    """`expected` with each line that has `...` in it replaced by what was printed there."""
+    printed, real, filled, place = by_rank(output.splitlines()), iter(found), list[str](), 0
+    for number, line in enumerate(expected):
+        if line.strip() != "...":
+            actual = next(real)
+            place = printed.index(actual, place) + 1
+            filled.append(actual.rstrip() if "..." in line else line)
+            continue
+        following = sum(one.strip() != "..." for one in expected[:number])
+        end = printed.index(found[following], place) if following < len(found) else len(printed)
+        is_short = end - place <= MOST_LEFT_OUT
+        filled += [one.rstrip() for one in printed[place:end]] if is_short else [line]
+    return filled
 
 
 def follow(
@@ -151,7 +172,7 @@ def follow(
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)
             assert found is not None, f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
-            if page and update and (real := with_real_output(expected, found)) != expected:
+            if page and update and (real := with_real_output(expected, found, output)) != expected:
                 old, new = ("\n".join([f"$ {command}", *lines]) for lines in (expected, real))
                 page.write_text(page.read_text().replace(old, new, 1))
             done += 1
