@@ -53,10 +53,18 @@ _VARYING = {
 _PARTS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _VARYING.items()))
 
 
+_OF_A_RANK = re.compile(r"r\d\d |rank \d+ of ")  # in a log, or as a program says it
+
+
 def by_rank(lines: Iterable[str]) -> list[str]:
-    """The lines, with those of a log (`r01 node2 ...`) that follow each other sorted by rank: time mixes them."""
-    groups = groupby(lines, lambda line: bool(re.match(r"r\d\d ", line)))
-    return [line for is_log, group in groups for line in (sorted(group, key=lambda one: one[:3]) if is_log else group)]
+    """The lines, with those of ranks that follow each other sorted by rank: time mixes them."""
+    groups = groupby(lines, lambda line: bool(_rank(line)))
+    return [line for is_log, group in groups for line in (sorted(group, key=_rank) if is_log else group)]
+
+
+def _rank(line: str) -> str:
+    found = _OF_A_RANK.match(line)
+    return found[0] if found else ""
 
 
 def matched(expected: list[str], output: str) -> list[str] | None:

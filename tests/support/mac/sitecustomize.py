@@ -39,6 +39,9 @@ class _Kqueue(selectors.SelectSelector):
 
 
 selectors.DefaultSelector = _Kqueue
+for name in ("EpollSelector", "PollSelector"):  # a .pth file of the environment may have imported the module before
+    with suppress(AttributeError):
+        delattr(selectors, name)
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
