@@ -165,6 +165,35 @@ def wrong_in(place: str, words: list[str]) -> str:
     return ""
 
 
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+_BLOCK = re.compile(r"^```(?:console|sh|bash|text)\n(.*?)^```|((?:^    .*\n)+)", re.MULTILINE | re.DOTALL)
+
+
+def typed_in(page: str) -> Iterator[tuple[str, bool]]:
+    """The commands of a page, and whether each is whole: those in blocks are, those in sentences may be names."""
+    for block in _BLOCK.finditer(page):
+        for line in (block[1] or block[2]).replace("\\\n", " ").splitlines():
+            if found := re.match(r"(?:    )?(?:\$ )?(?:[A-Z_]+=\S+ )*clusterctl ([a-z].*)", line):
+                yield found[1], True
+    for span in re.findall(r"`clusterctl ([a-z][^`]*)`", _BLOCK.sub("\n", page)):
+        yield span.replace("\n", " "), False
+
+
+def test_the_commands_of_the_pages_exist_with_their_options() -> None:
+    typed = [(page, *one) for page in PAGES for one in typed_in(page.read_text())]
+    assert len(typed) > 250
+    problems = set()
+    for page, command, is_whole in typed:
+        first = re.split(r" (?:\||&&|2?>) ?|\)|\\\|", command)[0]
+        try:
+            words = shlex.split(first, comments=True)
+        except ValueError:  # a text that goes on in the next line
+            words = first.split()
+        problem = "" if "--help" in words else wrong_in(page.name, words)
+        problems.add(problem if is_whole or "no such" in problem else "")
+    assert problems == {""}
+
+
 def test_no_text_asks_to_install_clusterctl_from_an_index_where_the_name_may_be_another_projects() -> None:
     asking = re.compile(r"\b(pip|pipx|uv|tool) (install|add)( [^\s:;|&]+)* [`'\"]?clusterctl(\[|==|[\s'\"`]|$)")
     assert asking.search("pip install --user 'clusterctl[dashboard]'")

@@ -37,12 +37,12 @@ def back_end() -> str:
     return "emulator"
 
 
-def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path, update_golden: bool) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "clusterctl").write_text(READER)
     (tmp_path / "bin" / "clusterctl").chmod(0o700)
     path = f"{tmp_path / 'bin'}:{CLUSTERCTL.parent}:{os.environ['PATH']}"
-    assert follow_here("in-a-browser", tmp_path, PATH=path) == 3
+    assert follow_here("in-a-browser", tmp_path, update=update_golden, PATH=path) == 3
 
 
 def test_the_printed_address_opens_and_ctrl_c_stops_the_server(stage: Stage) -> None:

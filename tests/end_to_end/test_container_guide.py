@@ -19,7 +19,9 @@ FOLDER = Path("/tmp/containers-guide")
 
 @pytest.mark.long
 @pytest.mark.usefixtures("pyxis")
-def test_every_command_in_the_guide_works(sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(
+    sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path, update_golden: bool
+) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     for name in ("project/cluster", "images"):
         (FOLDER / name).mkdir(parents=True)
@@ -28,6 +30,6 @@ def test_every_command_in_the_guide_works(sandbox: RunningSandbox, cpu_image: Pa
     places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "DATA", "STATE")}
     environment = sandbox.environment | places | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment |= {"COLUMNS": "120", "CLUSTERCTL_UNPACK": str(tmp_path)}
-    assert follow(GUIDE.read_text(), FOLDER / "project", environment) >= 12
+    assert follow(GUIDE, FOLDER / "project", environment, update=update_golden) >= 12
     unpacked.release(cpu_image, environment)
     shutil.rmtree(FOLDER)

@@ -43,6 +43,9 @@ fit-20260131-120000-1a2b
 RUN        STATE     TIME   LOSS
 fit-20260131-120000-1a2b  finished  1m 20s  0.0021
 next: clusterctl why fit-20260131-120000-1a2b
+r01 node2 b
+r00 node1 a
+r00 node1 c
 """
 
 
@@ -58,6 +61,8 @@ next: clusterctl why fit-20260131-120000-1a2b
         ("next: clusterctl why fit-20251231-235959-ffff\nRUN STATE TIME LOSS", False),  # another order
         ("RUN STATE TIME\nnext: clusterctl why fit-20251231-235959-ffff", False),  # a column less
         ("...\nRUN STATE ... LOSS\n...", True),
+        ("r00 node1 a\nr00 node1 c\nr01 node2 b", True),  # logs of several ranks, in the order of the ranks
+        ("r00 node1 c\nr00 node1 a", False),
         ("", True),
     ],
 )

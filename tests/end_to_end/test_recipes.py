@@ -17,8 +17,8 @@ from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "guides" / "recipes.md").read_text()
-RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL))
+PAGE = ROOT / "docs" / "guides" / "recipes.md"
+RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 ON_SLURM = "MPI (mpi4py)"
 ON_NODES = "Ray, beside a training"
 PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
@@ -36,10 +36,10 @@ def user(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("title", sorted(RECIPES.keys() - {ON_SLURM, ON_NODES}))
-def test_a_recipe_works(user: Stage, title: str) -> None:
+def test_a_recipe_works(user: Stage, update_golden: bool, title: str) -> None:
     if "ddp.py" in RECIPES[title]:  # from another recipe
         write_files(user, "DistributedDataParallel")
-    assert follow(RECIPES[title], user.folder, user.environment) >= 2
+    assert follow(RECIPES[title], user.folder, user.environment, update=update_golden, page=PAGE) >= 2
 
 
 def test_a_lightning_training_resumes_after_a_warning(user: Stage) -> None:
@@ -67,16 +67,16 @@ def test_a_search_with_optuna_asks_and_tells(user: Stage) -> None:
 
 
 @pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
-def test_mpi_ranks_match_those_started_by_slurm(user: Stage) -> None:
+def test_mpi_ranks_match_those_started_by_slurm(user: Stage, update_golden: bool) -> None:
     (user.folder / "cluster").mkdir()
     (user.folder / "cluster" / "mpi.toml").write_text('kind = "sandbox"\nmpi = "pmi2"\n')
     environment = user.environment | {"CLUSTERCTL_CLUSTER": "mpi"}
-    assert follow(RECIPES[ON_SLURM], user.folder, environment) == 2
+    assert follow(RECIPES[ON_SLURM], user.folder, environment, update=update_golden, page=PAGE) == 2
 
 
 @pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
-def test_ray_serves_a_training_and_leaves_nothing(user: Stage) -> None:
-    assert follow(RECIPES[ON_NODES], user.folder, user.environment) == 2
+def test_ray_serves_a_training_and_leaves_nothing(user: Stage, update_golden: bool) -> None:
+    assert follow(RECIPES[ON_NODES], user.folder, user.environment, update=update_golden, page=PAGE) == 2
     (path,) = user.runs.glob("rated-*")
     wait_until(lambda: not alive(RunDir(path)), 20, "the end of Ray's processes")
 

@@ -557,6 +557,7 @@ ARCHIVES: dict[str, Any] = {
     "a folder of the user": [("Documents/run.json", b"{}", {})],
     "control characters": [("a\x1b]0;owned\x07/run.json", b"{}", {})],
     "a repository inside": [(f"{RUN}/run.json", b"{}", {}), (f"{RUN}/work/.GIT/config", b"", {})],
+    "one on macOS": [(f"{RUN}/run.json", b"{}", {}), (f"{RUN}/work/.g\u200cit/config", b"", {})],
     "no time": [(f"{RUN}/run.json", b"{}", {"pax_headers": {"mtime": "nan"}})],
     "endless time": [(f"{RUN}/run.json", b"{}", {"pax_headers": {"mtime": "1e400"}})],
     "late time": [(f"{RUN}/run.json", b"{}", {"pax_headers": {"mtime": "1e18"}})],

@@ -32,7 +32,14 @@ time.sleep(600)
 def on_a_mac(*words: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     given = environment if sys.platform == "darwin" else environment | {"PYTHONPATH": str(MAC)}
     return subprocess.run(
-        [CLUSTERCTL, *words], cwd=cwd, env=given, capture_output=True, text=True, timeout=300, check=False
+        [CLUSTERCTL, *words],
+        cwd=cwd,
+        env=given,
+        stdin=subprocess.DEVNULL,  # as under cron: a device, which macOS's kqueue refuses
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 

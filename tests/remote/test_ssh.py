@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -40,13 +42,26 @@ def test_a_login_timeout_is_reported_as_one() -> None:
     assert "within 180 s" in ssh.failure("far", "", terminal=True, seconds=180).message
 
 
-def test_the_socket_is_private_and_its_path_short_for_any_host_name(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="s", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("length", [20, 49, 54, 55, 63, 64, 74, 80, 200])
+@pytest.mark.parametrize("letter", ["a", "\u00e9"])
+def test_ssh_can_make_the_socket_wherever_the_users_folder_is(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch, length: int, letter: str
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("a-folder-whose-name-is-too-long-" * 3)))
-    socket = ssh.socket_of("login.example.org" * 20)
-    assert len(str(socket)) < 90
-    assert socket.parent.stat().st_mode & 0o077 == 0
+    """macOS's temporary folder has a name of 49 characters or more, and a socket's may have 103 (Linux: 107)."""
+    folder = short_folder
+    while (missing := length - len(str(folder))) > 0:
+        folder /= letter * max(1, min(missing - 1, 100))
+    folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    path = ssh.socket_of("login.example.org" * 20)
+    assert len(os.fsencode(path)) + len(".0123456789abcdef") <= 103  # ssh binds it under a temporary name
+    assert path.parent.stat().st_mode & 0o077 == 0
     assert ssh.socket_of("a") != ssh.socket_of("b")
 
 
@@ -55,7 +70,7 @@ def test_a_socket_folder_that_is_not_a_private_folder_of_ours_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(ssh, "_LONGEST_SOCKET", 1000)
+    monkeypatch.setattr(ssh, "_LONGEST_FOLDER", 1000)
     folder, other = tmp_path / "clusterctl-ssh", tmp_path / "other"
     if made != "dangling link":
         other.mkdir(mode=0o700)

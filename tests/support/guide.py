@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
@@ -36,7 +38,11 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 _TIME = r"\b(?:\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d))+\b"  # also 1m52s
 _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
+    "port": r"\b\d{5}:127\.0\.0\.1:\d{5}\b|(?<=127\.0\.0\.1:)\d{5}\b",  # a free one
+    "token": r"(?<=[?]token=)[\w-]+",
     "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
+    "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
+    "job": r"(?<=\bJob )\d+\b",
     "duration": rf"{_TIME}(?: {_TIME})*",
     "size": r"\b\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
     "percent": r"\b\d+(?:\.\d+)?%",
@@ -47,14 +53,29 @@ _VARYING = {
 _PARTS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _VARYING.items()))
 
 
+_OF_A_RANK = re.compile(r"r\d\d |rank \d+ of ")  # in a log, or as a program says it
+
+
+def by_rank(lines: Iterable[str]) -> list[str]:
+    """The lines, with those of ranks that follow each other sorted by rank: time mixes them."""
+    groups = groupby(lines, lambda line: bool(_rank(line)))
+    return [line for is_log, group in groups for line in (sorted(group, key=_rank) if is_log else group)]
+
+
+def _rank(line: str) -> str:
+    found = _OF_A_RANK.match(line)
+    return found[0] if found else ""
+
+
 def matched(expected: list[str], output: str) -> list[str] | None:
     """The lines of `output` that are those expected, in this order; None if one is missing.
 
-    Other lines may be between them. `...` matches anything. The first may have more before it, and the last behind it.
+    Other lines may be between them, and those of several ranks come in any order. `...` matches anything. The first may
+    have more before it, and the last behind it.
     """
-    wanted = [line for line in expected if line.strip() != "..."]
+    wanted = by_rank([line for line in expected if line.strip() != "..."])
     found: list[str] = []
-    lines = iter(output.splitlines())
+    lines = iter(by_rank(output.splitlines()))
     for place, line in enumerate(wanted):
         alike = _alike(line, first=place == 0, last=place == len(wanted) - 1)
         actual = next((one for one in lines if alike(one)), None)
@@ -92,23 +113,43 @@ def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
     return is_alike
 
 
-def with_real_output(expected: list[str], found: list[str]) -> list[str]:
-    """`expected` with each line that has `...` in it replaced by the one that was printed."""
-    real = iter(found)
-    pairs = [(line, line if line.strip() == "..." else next(real)) for line in expected]
-    return [printed.rstrip() if "..." in line else line for line, printed in pairs]
+MOST_LEFT_OUT = 8  # lines: a `...` for more of them remains, such as for a batch script
+
+
+def with_real_output(expected: list[str], found: list[str], output: str) -> list[str]:
+    """`expected` with each line that has `...` in it replaced by what was printed there."""
+    printed, real, filled, place = by_rank(output.splitlines()), iter(found), list[str](), 0
+    for number, line in enumerate(expected):
+        if line.strip() != "...":
+            actual = next(real)
+            place = printed.index(actual, place) + 1
+            filled.append(actual.rstrip() if "..." in line else line)
+            continue
+        following = sum(one.strip() != "..." for one in expected[:number])
+        end = printed.index(found[following], place) if following < len(found) else len(printed)
+        is_short = end - place <= MOST_LEFT_OUT
+        filled += [one.rstrip() for one in printed[place:end]] if is_short else [line]
+    return filled
 
 
 def follow(
-    guide: str | Path, project: Path, environment: dict[str, str], *, update: bool = False, home: Path | None = None
+    guide: str | Path,
+    project: Path,
+    environment: dict[str, str],
+    *,
+    update: bool = False,
+    home: Path | None = None,
+    page: Path | None = None,
 ) -> int:
     """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
-    reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`.
+    reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`,
+    /shared/me/venv for this environment, and login1 for this machine. `page` is the file to update where `guide` is a
+    part of its text.
     """
-    page = guide if isinstance(guide, Path) else None
-    text = page.read_text() if page else str(guide)
+    page = guide if isinstance(guide, Path) else page
+    text = guide.read_text() if isinstance(guide, Path) else guide
     done = 0
     for language, block in steps(text):
         if language in ("sh", "dockerfile"):
@@ -134,10 +175,12 @@ def follow(
             )
             output = ran.stdout + ran.stderr
             output = output.replace(str(home), "/home/me") if home else output
+            output = output.replace(str(Path(sys.executable).parent), "/shared/me/venv/bin")
+            output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "login1", output)
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)
             assert found is not None, f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
-            if page and update and (real := with_real_output(expected, found)) != expected:
+            if page and update and (real := with_real_output(expected, found, output)) != expected:
                 old, new = ("\n".join([f"$ {command}", *lines]) for lines in (expected, real))
                 page.write_text(page.read_text().replace(old, new, 1))
             done += 1

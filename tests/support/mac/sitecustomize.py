@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 from contextlib import suppress
 
@@ -23,6 +24,24 @@ for name in [
     name for name in vars(os) if name.startswith(("MFD_", "SCHED_", "EFD_", "CLONE_", "POSIX_FADV", "O_TMPFILE"))
 ]:
     delattr(os, name)
+
+import selectors  # noqa: E402 - after the calls that it looks for have gone
+
+
+class _Kqueue(selectors.SelectSelector):
+    """The default selector of macOS, which refuses devices other than terminals."""
+
+    def register(self, fileobj, events, data=None):
+        descriptor = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+            raise OSError(22, "Invalid argument")
+        return super().register(fileobj, events, data)
+
+
+selectors.DefaultSelector = _Kqueue
+for name in ("EpollSelector", "PollSelector"):  # a .pth file of the environment may have imported the module before
+    with suppress(AttributeError):
+        delattr(selectors, name)
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:

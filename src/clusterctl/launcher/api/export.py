@@ -14,6 +14,7 @@ import stat
 import tarfile
 import tempfile
 import time
+import unicodedata
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -296,7 +297,10 @@ def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedF
 
 def is_git(name: str) -> bool:
     """Whether a folder or file of this name makes git read a configuration, which can run programs."""
-    return name.casefold() == ".git"
+    seen = (
+        letter for letter in name if unicodedata.category(letter) != "Cf"
+    )  # older file systems of macOS ignore them
+    return "".join(seen).casefold() == ".git"
 
 
 def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:

@@ -17,6 +17,8 @@ _MOST_NOISE = 2**22  # bytes that its login shell prints first
 _MOST_QUESTION = 2**24  # bytes: the numbers of a large project's files
 _PATIENCE_SECONDS = 10.0  # from the end of its output to the end of the session
 _MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
+# The default one of macOS, kqueue, refuses devices such as /dev/null, and never reports the end of a file.
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "EpollSelector", selectors.SelectSelector)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +62,7 @@ class Session:
         self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
-        self._selector = selectors.DefaultSelector()
+        self._selector = _Selector()
         for stream in (self._output, self._errors):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 15
 KEPT_HOURS = 8  # how long an idle connection is kept
 _MASTER_SECONDS = 180  # time to enter a second factor
-_LONGEST_SOCKET = 80  # ssh adds 17 characters, and the limit is 107
+_LONGEST_FOLDER = 103 - 17 - 17  # bytes: macOS's limit (Linux: 107), less our name in it, less what ssh appends
 _ALIVE = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
 _ASKS = ("permission denied (", "too many authentication failures", "no more authentication methods")
 _LOOPBACK = "127.0.0.1"
@@ -124,11 +124,12 @@ def socket_of(host: str) -> Path:
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     places = [runtime / "clusterctl-ssh"] if runtime.is_dir() and os.access(runtime, os.W_OK) else []
     places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
-    place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
+    place = next(place for place in places if len(os.fsencode(place)) <= _LONGEST_FOLDER or place == places[-1])
     with suppress(FileExistsError):  # something else of this name is refused below
         make_new(place)
     status = place.lstat()
-    hint = "use a folder of yours: export XDG_RUNTIME_DIR=$(mktemp -d)"
+    # Not mktemp's default folder: on macOS its name is so long that it would not be used.
+    hint = "use a folder of yours: export XDG_RUNTIME_DIR=$(mktemp -d /tmp/runtime.XXXXXX)"
     if not stat.S_ISDIR(status.st_mode):
         raise HostError(f"not a folder, but the connection's socket would be in it: {place}", hint)
     if status.st_uid != os.geteuid():
