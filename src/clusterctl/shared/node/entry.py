@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import shlex
 import sys
 import threading
 import time
@@ -102,7 +103,8 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
     except (ClusterctlError, ModuleNotFoundError) as raised:
         error = raised
         if isinstance(error, ModuleNotFoundError):
-            hint = "pip install torch torch_geometric numpy scipy there, or set `python` in the cluster file"
+            pip = shlex.join([sys.executable, "-m", "pip", "install", "torch", "torch_geometric", "numpy", "scipy"])
+            hint = f"{pip}; or set `python` in the cluster file"
             error = TaskError(f"{sys.executable} has no module {error.name}", hint)
         events.exception(error)
         events.exit(error.exit_code)
