@@ -132,7 +132,7 @@ class RunsTable:
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
             self._lines.append([before, Segment(state, Style.parse(state_style(row.state))), after])
             if note_below:
-                self._lines.append([Segment(note_below, Style(dim=True))])
+                self._lines.append([Segment(note_below)])
         if left_out := len(rows) - len(shown):
             self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
