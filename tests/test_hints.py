@@ -301,6 +301,7 @@ ELSEWHERE = {
     "submit cora --follow": "docs/screens.py",
     "submit cora --cluster local": "tests/test_package.py",
     "submit cora --cluster sandbox --follow": "tests/sandbox/test_lifecycle.py",
+    "submit --nodes 2 --cluster sandbox --follow -- hostname": "tests/sandbox/test_lifecycle.py",
     "status --watch": "tests/display/test_watch.py",
     "dashboard": "tests/display/dashboard/test_serve.py",
     "doctor": "tests/end_to_end/test_starting.py",

@@ -18,6 +18,8 @@ GOOD = Use(
     memory_highest=50 * 2**30,
     gpus=tuple(GpuUse(f"node{node}", number, 85.0) for node in (1, 2) for number in range(4)),
     split={"sampling": 0.1, "gathering": 0.1, "compute": 0.7, "communication": 0.1},
+    larger_batch="train.batch_size=2048",
+    sooner_checkpoint="checkpoint.every=300s",
     held=5400.0,
     longest=5400.0,
     finished=True,
@@ -69,7 +71,7 @@ def test_a_communication_bound_step_is_reported() -> None:
 def test_restarts_are_reported_in_gpu_hours() -> None:
     wasted = only(replace(GOOD, restarts=2, undone=600.0, restarting=120.0))
     assert wasted.text.startswith("2 restarts cost 1.6 GPU hours: 600 s of steps were repeated, and 120 s were")
-    assert wasted.change == "more frequent checkpoints"
+    assert wasted.change == "checkpoint.every=300s"
     assert advise(replace(GOOD, restarts=1, undone=10.0)) == []
 
 

@@ -18,7 +18,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge
-from clusterctl.launcher.diagnosis.failure import counted
+from clusterctl.launcher.diagnosis.failure import counted, what_followed
 from clusterctl.launcher.diagnosis.finding import CERTAIN, UNSURE, Consequence, Finding
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
 from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
@@ -210,6 +210,15 @@ def test_the_same_error_on_every_rank_is_one_error() -> None:
     )
     assert (found.cause_class, found.certainty) == (Cause.USER, "certain")
     assert "the same on ranks 1-3" in found.facts
+    assert what_followed(found) == []
+
+
+def test_ranks_with_the_same_error_are_not_named_again_among_those_with_another() -> None:
+    ranks = [rank(0, **failed("x", time=END - 20)), rank(1, **failed("x", time=END - 19)), rank(2)]
+    found = cause_of(trace(attempt(*ranks, rank(3, **failed("y", time=END - 9)))))
+    assert "the same on rank 1" in found.facts
+    assert not any("rank 1" in line for line in what_followed(found))
+    assert any("rank 3" in line for line in what_followed(found))
 
 
 def test_the_node_is_suspected_if_all_its_ranks_went_silent() -> None:

@@ -62,7 +62,7 @@ def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], 
 def test_rows_are_not_laid_out_by_rich(
     statuses: list[Status], console: Consoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, file = console(80)
+    out, file = console(120)
     made: list[None] = []
     text = Text.__init__
     monkeypatch.setattr(Text, "__init__", lambda *words, **named: made.append(None) or text(*words, **named))
@@ -79,9 +79,30 @@ def test_the_row_of_an_ended_run_does_not_change_with_the_clock(statuses: list[S
 
 
 def test_rows_beyond_the_height_are_counted(statuses: list[Status]) -> None:
-    assert RunsTable(listing(statuses), 80, 6).plain.count("\n") == 5
-    *_, last = RunsTable(listing(statuses), 80, 4).plain.splitlines()
+    assert RunsTable(listing(statuses), 120, 6).plain.count("\n") == 5
+    *_, last = RunsTable(listing(statuses), 120, 4).plain.splitlines()
     assert last == "and 3 more"
+
+
+@pytest.mark.parametrize("height", range(4, 12))
+@pytest.mark.parametrize("width", range(60, 130, 10))
+def test_at_any_size_every_run_is_shown_or_counted_and_no_note_is_cut_where_it_would_fit_below(
+    statuses: list[Status], width: int, height: int
+) -> None:
+    cause = "RuntimeError: a batch is empty on rank 21"  # too long for a column beside the others at 80
+    rows = tuple(
+        row._replace(cells={**row.cells, "NOTE": f"{place} {cause}"}) if row.state.ended else row
+        for place, row in enumerate(listing(statuses).rows)
+    )
+    lines = RunsTable(Listing(NOW, rows), width, height).plain.splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    shown = [place for place, row in enumerate(rows) if any(line.startswith(row.run) for line in lines)]
+    left = int(lines[-1].split()[1]) if lines[-1].startswith("and ") else 0
+    assert shown == [*range(len(rows) - left)]
+    assert shown
+    notes = [rows[place].cells["NOTE"] for place in shown if "NOTE" in rows[place].cells]
+    assert all(any(note in line for line in lines) for note in notes)
 
 
 def test_names_in_wide_characters_keep_the_columns_in_place(statuses: list[Status]) -> None:

@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -283,6 +284,17 @@ def test_doctor_checks_both_machines(stage: FarStage) -> None:
     assert "error" not in shown.stderr.lower(), shown.stderr
     (host,) = (line for line in shown.stdout.splitlines() if "  host " in line)
     assert f"{platform.node()}; clusterctl is in {stage.far.installed}" in host
+
+
+@pytest.mark.long
+def test_doctor_of_a_machine_without_torch_shows_how_to_install_it(far_shared: Path, tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    with made(far_shared) as far, staged(far, tmp_path) as stage:
+        far.write_cluster(f'kind = "emulator"\nruns = "{tmp_path}/runs"\npython = "{python}"\n')
+        shown = stage.call("doctor", "--cluster", "far")
+    assert f"{python} has no torch" in shown.stdout, shown.stderr
+    assert f"{python} -m pip install 'torch>=" in shown.stdout
 
 
 @pytest.mark.long

@@ -56,6 +56,17 @@ def test_up_starts_four_nodes_and_down_leaves_nothing(sandbox_home: RunningSandb
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "words", ["cora --cluster sandbox --follow", "--nodes 2 --cluster sandbox --follow -- hostname"]
+)
+def test_the_next_commands_of_up_finish(sandbox_home: RunningSandbox, words: str) -> None:
+    done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    done = sandbox_home.clusterctl("submit", *words.split())
+    assert (done.returncode, "finished" in done.stdout + done.stderr) == (0, True), done
+
+
+@pytest.mark.long
 def test_ten_ups_and_downs_in_a_row_leave_nothing(sandbox_home: RunningSandbox) -> None:
     for _ in range(10):
         assert lifecycle.up(sandbox_home.folder, SandboxRequest())[1]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Static
 
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.display.monitor.app import Actions, Confirm, Help, Monitor, PaneBox
@@ -322,6 +323,8 @@ def test_a_filter_a_sort_and_the_help_are_keys(session: Session) -> None:
         assert "sorted by progress" in headline(session.app.view, 120).plain
         await session.press(pilot, "question_mark")
         assert isinstance(session.app.screen, Help)
+        box, text = session.app.screen.query_one(".box"), str(session.app.screen.query_one(Static).content)
+        assert max(map(len, text.splitlines())) <= box.content_size.width <= 80 - 6  # with its border and padding
         await session.press(pilot, "q")
         assert session.app.is_running
 

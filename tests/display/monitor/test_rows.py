@@ -7,9 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.launcher.display.explanation import Causes
-from clusterctl.launcher.display.monitor.rows import ORDERS, Choice, drawn_rows, first_row, position_of, rows_of
+from clusterctl.launcher.display.monitor.rows import (
+    ORDERS,
+    Choice,
+    drawn_rows,
+    first_row,
+    position_of,
+    rows_of,
+    shortened,
+)
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.overview import Scene
 from clusterctl.launcher.observe.run_record import RunRecord
@@ -60,6 +70,28 @@ def test_an_opened_sweep_lists_its_runs(scene: Scene) -> None:
 )
 def test_a_filter_needs_all_its_words(scene: Scene, words: str, expected: list[str]) -> None:
     assert names(scene, words=words) == expected
+
+
+@given(st.text(alphabet="abcdefgh-0123456789", max_size=80), st.integers(3, 90))
+def test_a_name_keeps_its_end_and_shows_that_it_is_cut(name: str, width: int) -> None:
+    short = shortened(name, width)
+    assert (short == name) == (len(name) <= width)
+    assert len(short) == min(width, len(name))
+    before, cut, after = short.partition("…")
+    assert name.startswith(before)
+    assert name.endswith(after)
+    assert bool(cut) == (short != name)
+
+
+@pytest.mark.parametrize("width", range(60, 180, 10))
+@pytest.mark.parametrize("job", ["cora", "papers100m-with-a-long-name-of-its-job"])
+def test_a_cause_is_not_lost_to_the_columns(width: int, job: str) -> None:
+    failed = status(f"{job}-20260103-030405-00a1", State.FAILED, loss=3.0)
+    cause = "RuntimeError: CUDA out of memory"
+    scene = Scene(NOW, (failed,), None, causes={failed.record.run.id: cause})
+    _, row = (line.plain.rstrip() for line in drawn_rows(scene, Choice(), None, width, 5))
+    assert len(row) <= width
+    assert row.endswith(cause) or (width < 80 and row.endswith("…") and "RuntimeError" in row)
 
 
 def test_a_filter_finds_tags_and_notes(scene: Scene) -> None:

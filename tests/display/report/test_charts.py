@@ -52,6 +52,12 @@ def test_ticks_are_few_and_enclose_the_values(low: float, length: float) -> None
     assert marked[-1] >= low + length - 1e-6 * abs(low + length)
 
 
+@pytest.mark.parametrize(("steps", "labels"), [([40], ["step 40"]), ([1, 40], ["step 1", "step 40"])])
+def test_a_chart_of_a_single_step_names_it_once(steps: list[int], labels: list[str]) -> None:
+    svg = line_chart([Point(x, 1, 1, 2) for x in steps], "one", x_text=lambda x: f"step {x:.0f}")
+    assert re.findall(r"step \d+", svg) == labels
+
+
 def test_a_value_that_never_changes_is_a_line_too() -> None:
     assert "polyline" in line_chart([Point(x, 1, 1, 1) for x in range(5)], "flat")
 

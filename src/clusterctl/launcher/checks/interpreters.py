@@ -172,6 +172,10 @@ def requirement(package: str) -> str:
     """clusterctl's requirement for `package`, in pip's syntax."""
     from importlib import metadata  # 10 ms
 
-    lines = [line.partition(";")[0].strip() for line in metadata.requires("clusterctl") or ()]
+    try:
+        requires = metadata.requires("clusterctl") or ()
+    except metadata.PackageNotFoundError:  # a source folder that is not installed
+        return package
+    lines = [line.partition(";")[0].strip() for line in requires]
     named = {re.split(r"[^\w.-]", line)[0].replace("-", "_"): line for line in lines}
     return named.get(package, package)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -64,7 +65,10 @@ def up(**request: Any) -> None:
     described = _described(found)
     took = f"{time.monotonic() - began:.1f} s"
     click.echo(f"{described}, up in {took}" if started else f"already up: {described}", err=True)
-    click.echo("next: clusterctl submit cora --cluster sandbox --follow", err=True)
+    if find_spec("torch"):
+        click.echo("next: clusterctl submit cora --cluster sandbox --follow", err=True)
+    else:  # a plain installation, without what the built-in trainings need
+        click.echo("next: clusterctl submit --nodes 2 --cluster sandbox --follow -- hostname", err=True)
     click.echo(f"      export SLURM_CONF={found.slurm_conf}", err=True)
 
 

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.needs import (
 from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
 from clusterctl.shared.record.states import State
-from clusterctl.shared.spec import batch_key
+from clusterctl.shared.spec import Checkpoint, LoopTrain, batch_key
 from clusterctl.shared.spec.values import GpuCount
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.telemetry import Used
     from clusterctl.launcher.observe.timeline import Span
+    from clusterctl.shared.spec import Job
 
 IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
 MUCH = 0.4  # share of a step for its input or for communication
 UNUSED_SHARE = 0.5  # of the CPUs or memory requested
 WASTE = 0.05  # of the time paid for
 SHORT = 0.25  # of the time limit
+_SOONEST_SECONDS = 30  # between checkpoints
 _SHORTEST_SECONDS = 600  # a shorter run shows little about its needs
 
 
@@ -67,7 +69,8 @@ class Use:
     undone: float = 0.0  # spent on steps that were repeated after a restart
     restarting: float = 0.0  # spent by restarted attempts before training
     finished: bool = False
-    batch_key: str = "batch_size"
+    larger_batch: str = ""  # as a setting; empty for a program that clusterctl gives none
+    sooner_checkpoint: str = ""  # likewise
     needs: Needs | None = None
 
     @property
@@ -81,7 +84,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Advice:
-    """One suggestion. `change` is what to add to the next submit; empty if no key can change it."""
+    """One suggestion. `change` is a setting `KEY=VALUE` for the next submit; empty if no key can change it."""
 
     subject: str
     text: str
@@ -102,7 +105,8 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
-        batch_key=batch_key(status.record.job.train),
+        larger_batch=_larger_batch(status.record.job),
+        sooner_checkpoint=_sooner_checkpoint(status.record.job),
         gpus_per_node=GpuCount(resources.gpus_per_node or 0),
         time_limit=float(resources.time),
         memory_asked=memory_requested(resources, status.record.tasks_per_node),
@@ -124,6 +128,19 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
         finished=status.state is State.FINISHED,
         needs=needs_of(status, used, now),
     )
+
+
+def _larger_batch(job: Job) -> str:
+    key = batch_key(job.train)
+    batch = getattr(job.train, key, None)
+    return f"train.{key}={2 * batch}" if batch else ""
+
+
+def _sooner_checkpoint(job: Job) -> str:
+    seconds = job.checkpoint.every // 2 or Checkpoint().every
+    if not isinstance(job.train, LoopTrain) or seconds < _SOONEST_SECONDS:  # your own program saves by its own rules
+        return ""
+    return f"checkpoint.every={seconds}s"
 
 
 def _before_training(spans: list[Span]) -> float:
@@ -159,7 +176,7 @@ def _gpus(use: Use) -> Iterator[Advice]:
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
         idle = use.gpu_hours * (1 - percent / 100)
         text = f"The GPUs were busy {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
-        change = "" if (input_share(use) or 0) > MUCH else f"train.{use.batch_key}=N, larger"
+        change = "" if (input_share(use) or 0) > MUCH else use.larger_batch
         yield Advice("GPUs idle", text, change)
     if unused:
         names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
@@ -178,7 +195,7 @@ def _time_lost(use: Use) -> Iterator[Advice]:
         yield Advice("Input-bound", text, f"resources.cpus_per_task={2 * use.cpus_per_task}")
     if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between ranks: fewer nodes or a larger batch would cost less."
-        yield Advice("Communication", text, f"train.{use.batch_key}=N, larger")
+        yield Advice("Communication", text, use.larger_batch)
     wasted = use.undone + use.restarting
     if use.restarts and use.held and wasted / use.held > WASTE:
         gpus = use.nodes * use.gpus_per_node
@@ -187,7 +204,7 @@ def _time_lost(use: Use) -> Iterator[Advice]:
             f"{use.restarts} restart{'s' if use.restarts > 1 else ''} cost {paid}: "
             f"{use.undone:.0f} s of steps were repeated, and {use.restarting:.0f} s were spent restarting."
         )
-        yield Advice("Restarts", text, "more frequent checkpoints" if use.undone > use.restarting else "")
+        yield Advice("Restarts", text, use.sooner_checkpoint if use.undone > use.restarting else "")
 
 
 def _unused_requests(use: Use) -> Iterator[Advice]:

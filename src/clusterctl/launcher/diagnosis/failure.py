@@ -296,7 +296,7 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
     ]
     same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
     if same:
-        facts.append(f"the same on {_ranks(same)}")
+        facts.append(_same_on(same))
     may_follow = bool(gone) and first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
     if may_follow:
         facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
@@ -416,6 +416,17 @@ RULES = (
     Rule(Evidence.RECORDED, _by_slurm),
     Rule(Evidence.NOTHING, _unexplained),
 )
+
+
+def what_followed(found: Finding) -> list[str]:
+    """The consequences of `found` summarized, without the ranks that its facts already name as having the same."""
+    same = [one for one in found.secondary if one.cause == found.cause]
+    named = same if _same_on(sorted(one.rank for one in same)) in found.facts else []
+    return counted(one for one in found.secondary if one not in named)
+
+
+def _same_on(ranks: list[int]) -> str:
+    return f"the same on {_ranks(ranks)}"
 
 
 def counted(secondary: Iterable[Consequence]) -> list[str]:

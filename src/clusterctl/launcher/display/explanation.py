@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
-from clusterctl.launcher.diagnosis.failure import counted
+from clusterctl.launcher.diagnosis.failure import what_followed
 from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
@@ -83,9 +83,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
         traceback = plain_lines(found.traceback).splitlines()
         cut = ["..."] if len(traceback) > _MOST_TRACEBACK_LINES else []
         lines += ["", *(f"    {line}" for line in [*cut, *traceback[-_MOST_TRACEBACK_LINES:]]), ""]
-    if found.secondary:
+    if followed := what_followed(found):
         lines.append("what followed:")
-        for line in map(plain, counted(found.secondary)):
+        for line in map(plain, followed):
             lines.append(f"  {line if len(line) <= _LONGEST_CONSEQUENCE else line[: _LONGEST_CONSEQUENCE - 3] + '...'}")
     for other in others:
         lines += [f"also: {_TITLES[other.cause_class]}", f"  {plain(str(other))}"]

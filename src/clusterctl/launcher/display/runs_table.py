@@ -6,6 +6,7 @@ A sweep is one row, or a table of its own with the settings that it varies as co
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -44,9 +45,9 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
     "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
-_LEAST_HEIGHT = 3  # of a table: the header, a run, and how many more there are
+_LEAST_HEIGHT = 4  # of a table: the header, a run, its note, and how many more there are
 _BAR = 6  # a bar of the progress is as important
-_USEFUL_NOTE, _SHORTEST_NOTE = 48, 16
+_USEFUL_NOTE = 48  # a shorter column would lose the cause: notes below their runs have the whole width
 LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 
 
@@ -108,26 +109,31 @@ class RunsTable:
 
     def __init__(self, listing: Listing, width: int | None, height: int | None = None) -> None:
         rows, now = listing.rows, listing.as_of
-        left_out = len(rows) - (height - 2) if height is not None and len(rows) + 1 > height else 0
-        shown = rows[: len(rows) - left_out]
+        shown = rows if height is None else rows[: height - 1]
         first, *others = _IMPORTANCE
         columns = [first, *listing.varied, *others, *(["ON"] if width is None else [])]
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
         columns = [column for column in columns if any(cells[column])]
+        below = [""] * len(shown)
         if width is not None:
-            columns = _made_to_fit(columns, cells, widths, width)
+            columns, without_note = _made_to_fit(columns, cells, widths, width)
+            below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
+        if height is not None:
+            shown = shown[: _rows_within(height - 1, below, len(rows))]
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STATE")
-        for row, of_row in zip(shown, texts, strict=True):
+        for row, of_row, note_below in zip(shown, texts, below, strict=False):  # `shown` may have become shorter
             state = of_row[place].rstrip()
             blank = of_row[place][len(state) :]
             before = Segment("  ".join([*of_row[:place], ""]))
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
             self._lines.append([before, Segment(state, Style.parse(state_style(row.state))), after])
-        if left_out:
+            if note_below:
+                self._lines.append([Segment(note_below)])
+        if left_out := len(rows) - len(shown):
             self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
             self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
@@ -181,26 +187,42 @@ def _end(attempt: AttemptEvidence) -> str:
     return f"exit code {code}" if code else ""
 
 
-def _made_to_fit(columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int) -> list[str]:
-    """The columns that fit into `width`, the least important left out. A long note is cut, and bars become numbers."""
+def _made_to_fit(
+    columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int
+) -> tuple[list[str], list[str]]:
+    """The columns that fit into `width`, the least important left out, and the notes that belong below their runs.
+
+    A note says why a run failed or waits. If the most important columns leave too little room for it, it is no column.
+    A long note is cut, and bars become numbers.
+    """
 
     def beyond() -> int:
         return sum(widths[column] + _GAP for column in columns) - _GAP - width
 
-    columns, whole = [*columns], widths["NOTE"]
+    columns, whole, below = [*columns], widths["NOTE"], []
     widths["NOTE"] = min(whole, _USEFUL_NOTE)
     while beyond() > 0 and _importance(least := max(columns, key=_importance)) >= _BAR:
         columns.remove(least)
     if beyond() > 0 and widths["PROGRESS"] > len("PROGRESS"):
         cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
         widths["PROGRESS"] = len("PROGRESS")
-    widths["NOTE"] = min(whole, _SHORTEST_NOTE)
+    if beyond() > 0 and "NOTE" in columns:
+        columns.remove("NOTE")
+        below = cells["NOTE"]
     while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
         columns.remove(least)
     if "NOTE" in columns:
         widths["NOTE"] = min(whole, widths["NOTE"] - beyond())
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
-    return columns
+    return columns, below
+
+
+def _rows_within(lines: int, below: Sequence[str], rows: int) -> int:
+    """How many of `rows` fit into `lines`, with their notes and a last line for those left out."""
+    ends = [*accumulate(1 + bool(text) for text in below)]
+    if len(below) == rows and (not ends or ends[-1] <= lines):
+        return rows
+    return sum(end < lines for end in ends)
 
 
 def _cut(text: str, width: int) -> str:

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -207,6 +208,8 @@ class _Relay:
                 code = LOST if asker.lost else code
             except KeyboardInterrupt:  # before it had started
                 code = 128 + signal.SIGINT
+            except Exception:  # a bug: its traceback, as Python prints it for a command that runs here
+                traceback.print_exc()
             finally:
                 with suppress(OSError, ValueError):
                     sys.stdout.flush()

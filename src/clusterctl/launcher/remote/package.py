@@ -102,6 +102,10 @@ def _own_files() -> Iterator[tuple[str, Path]]:
     """The files of this package and its shipped jobs and data, by their names in the archive."""
     root = Path(clusterctl.__file__).resolve().parent
     yield from _below(root, "clusterctl")
+    with suppress(importlib.metadata.PackageNotFoundError):  # a source folder that is not installed
+        own = importlib.metadata.distribution("clusterctl")
+        described = (file for file in own.files or () if file.name == "METADATA")  # what an environment must have
+        yield from ((file.as_posix(), Path(str(file.locate()))) for file in described)
     shipped = shipped_folder()
     if shipped != root / "shipped":  # a checkout
         for kind in _SHIPPED:

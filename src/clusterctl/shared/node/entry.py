@@ -24,6 +24,7 @@ from clusterctl.shared.record.checkpoints import SuccessorWatch, newer_attempt
 from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.heartbeats import Pulse
+from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.layout import Attempt, RunDir, current_attempt
 from clusterctl.shared.record.marks import EXIT_RESTART
 from clusterctl.shared.record.place import Place
@@ -102,7 +103,8 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
     except (ClusterctlError, ModuleNotFoundError) as raised:
         error = raised
         if isinstance(error, ModuleNotFoundError):
-            hint = "pip install torch torch_geometric numpy scipy there, or set `python` in the cluster file"
+            needed = adding("torch", "torch_geometric", "numpy", "scipy")
+            hint = f"on that machine: {needed}; or set `python` in the cluster file"
             error = TaskError(f"{sys.executable} has no module {error.name}", hint)
         events.exception(error)
         events.exit(error.exit_code)

@@ -49,12 +49,12 @@ _NODES_SECONDS = 60.0
 _MOST_LINES = 10_000  # of a pane that is scrolled
 _KEYS = "↑↓ run  enter sweep  / filter  s sort  1-7 pane  esc all  w why  ? help  q quit"
 _HELP = """\
-↑ ↓  k j        select a run              /        filter by id, state or note
-home end  g G   the first, the last       s        sort by the next column
-enter           open or close a sweep     esc      all panes, no filter
-1 - 7           one pane below the runs   l  w     the log, why
-page up, down   scroll the pane           c  r     cancel, resume (asks first)
-click           a run, or a pane          q        quit; runs are not affected
+↑ ↓  k j        select a run            /      filter: id, state, note
+home end  g G   the first, the last     s      sort by the next column
+enter           open or close a sweep   esc    all panes, no filter
+1 - 7           a pane below the runs   l  w   the log, why
+page up, down   scroll the pane         c  r   cancel, resume (asks)
+click           a run, or a pane        q      quit; runs go on
 """
 
 

@@ -25,6 +25,7 @@ ORDERS = ("", "age", "progress", "eta", "loss", "val", "gpu", "ran")
 """The orders that a key goes through; the first is the living runs, then the others, each newest first."""
 _STATE_WIDTH = 13
 _BAR_WIDTH = 8
+_LEAST_NAME, _BESIDE_NAME = 27, 52  # a short job's id; the state, and either the columns or most causes
 # Title and width of each column after the state; the note fills the rest of the line.
 _COLUMNS = (("done", _BAR_WIDTH + 1), ("epoch", 8), ("loss", 8), ("score", 8), ("age", 7))
 
@@ -97,14 +98,15 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
     room = height - 1
     first = first_row(rows, selected, room)
     longest = max((len(row.sweep or row.status.record.run.id) for row in rows), default=0)
-    name_width = min(longest, max(20, width - 36))
+    name_width = min(longest, max(_LEAST_NAME, width - _BESIDE_NAME))
     title = Text("  run".ljust(name_width + 3), "dim")
     _append_columns(title, "state", "", [name for name, _ in _COLUMNS], "note", width)
     lines = [title]
     for row in rows[first : first + room]:
         here = selected is not None and row.stands_for(selected)
         line = Text("▸ " if here else "  ")
-        line.append(_name(row, choice)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
+        name = shortened(_name(row, choice), name_width).ljust(name_width + 1)
+        line.append(name, "bold reverse" if here else "")
         if row.sweep:
             line.append(f"{len(row.runs)} runs".ljust(_STATE_WIDTH), state_style(row.status.state))
             ended = sum(status.state.ended for status in row.runs) / len(row.runs)
@@ -124,6 +126,14 @@ def _name(row: RunRow, choice: Choice) -> str:
     return f"  .{run.rpartition('.')[2]}" if submission(run) in choice.opened and not choice.order else plain(run)
 
 
+def shortened(name: str, width: int) -> str:
+    """`name` in at most `width` characters: its middle is left out, because runs of a job differ at the end."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
 def _append_facts(line: Text, status: Status, scene: Scene, width: int) -> None:
     step, steps = status.metrics.get("step"), status.metrics.get("steps")
     score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
@@ -134,7 +144,13 @@ def _append_facts(line: Text, status: Status, scene: Scene, width: int) -> None:
         number(score[1]) if score else "",
         duration(scene.as_of - status.record.created),
     ]
-    last = scene.causes.get(status.record.run.id) or note(status) or _label(status)
+    cause = scene.causes.get(status.record.run.id, "")
+    last = cause or note(status) or _label(status)
+    beside = width - line.cell_len - _STATE_WIDTH
+    if cause and len(cause) > beside - sum(cells for _, cells in _COLUMNS):  # it tells more than the columns
+        line.append(state_text(status).ljust(_STATE_WIDTH), state_style(status.state))
+        line.append(cause if len(cause) <= beside else f"{cause[: max(0, beside - 1)]}…")
+        return
     _append_columns(line, state_text(status), state_style(status.state), facts, last, width)
 
 

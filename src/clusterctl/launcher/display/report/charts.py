@@ -109,6 +109,9 @@ class _Frame(NamedTuple):
             y = self.y_of(tick)
             drawn.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
             drawn.append(tag("text", tick_text(tick), x=_LEFT - 6, y=y + 4, class_="axis end"))
+        if self.first == self.last:
+            place = {"x": self.x_of(self.first), "y": HEIGHT - 6}
+            return [*drawn, tag("text", x_text(self.first), **place, class_="axis middle")]
         return [
             *drawn,
             tag("text", x_text(self.first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
