@@ -4,7 +4,7 @@ A node holds one copy of each table that its ranks share; the data set itself is
 Each rank holds its part of Python, its weights and their optimizer, prepared batches, what a step computes, and the
 pieces of an evaluation. Without GPUs freed memory is kept (docs/decisions, "Programs and their environment"), and a
 part of it is of no use for tensors of other sizes. `benchmarks/memory_formula.py` compares the formula with runs, and
-docs/benchmarks.md has the result. What it gives for GPUs was never compared with one.
+docs/benchmarks/data-and-memory.md has the result. What it gives for GPUs was never compared with one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.containers.archive import Archive, Content, ImageConfig
 
-# zstd at level 3 is 14 times as fast as enroot's default at half the size (docs/benchmarks.md).
+# zstd at level 3 is 14 times as fast as enroot's default at half the size (docs/benchmarks/starting-and-recovery.md).
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")
 _MOST_SPARSE = 2**30  # engines write no sparse files, and a few bytes could claim to be terabytes
 _MEBIBYTE = 2**20
