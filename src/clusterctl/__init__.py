@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.submitting.where import offers
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
-    from clusterctl.launcher.display.report.archive import export, report
+    from clusterctl.launcher.display.report.page import export, report
     from clusterctl.shared.errors import (
         ClusterctlError,
         ConfigError,
@@ -133,7 +133,7 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
             return import_module("clusterctl.runs")
         home = f"launcher.api.{_HOMES[name]}" if name in _HOMES else "shared.errors"
         if name in ("export", "report"):  # they render pages, which `api` does not
-            home = "launcher.display.report.archive"
+            home = "launcher.display.report.page"
         if home.startswith("launcher."):
             shown = import_module("clusterctl.launcher.config.shown").Shown
             shown.drawer = lambda: import_module("clusterctl.launcher.display.drawer")

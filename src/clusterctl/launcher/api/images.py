@@ -99,7 +99,7 @@ def import_image(
     is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
     if not is_file and not fresh and (there := files.imported(target, source, name)):
         return there
-    from clusterctl.launcher.containers.importing import import_file, import_reference  # late: takes 0.1 s
+    from clusterctl.launcher.containers.build import import_file, import_reference  # late: takes 0.1 s
 
     if is_file:
         return import_file(expanded(source), name, target, progress)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.launcher.observe.roles import RoleStatus
+    from clusterctl.launcher.observe.rank_events import RoleStatus
     from clusterctl.launcher.observe.state import Status as Status
     from clusterctl.shared.spec import Batches, Cluster, Job
 
@@ -139,7 +139,7 @@ class Run(Shown):
     @operation()
     def batches(self) -> Batches | None:
         """How training divides the examples into batches; None for your own program. Raises ConfigError if damaged."""
-        from clusterctl.launcher.checks.training_set import batches
+        from clusterctl.launcher.checks.data_size import batches
 
         if self._job:
             return batches(self._job)
@@ -300,7 +300,7 @@ class Run(Shown):
     @operation()
     def roles(self) -> tuple[RoleStatus, ...]:
         """Its roles, if its job has several programs: ranks, nodes, states and restarts of each."""
-        from clusterctl.launcher.observe.roles import role_statuses
+        from clusterctl.launcher.observe.rank_events import role_statuses
         from clusterctl.launcher.observe.run_record import read_record
 
         return role_statuses(read_record(self.directory))

@@ -141,7 +141,7 @@ class Sweep(Shown):
         `axes` are values as for `clusterctl.sweep`: new combinations become additional runs, with the sweep's original
         code. Raises UsageError if there is nothing to do, ConfigError, and SlurmError.
         """
-        from clusterctl.launcher.api.submitting.resume_sweep import resume_sweep
+        from clusterctl.launcher.api.submitting.resume import resume_sweep
 
         warnings = resume_sweep(self.directory, cluster, axes=axes, hold=hold, progress=progress)
         return Sweep(self.path, warnings)

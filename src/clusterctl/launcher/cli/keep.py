@@ -42,7 +42,7 @@ def export(name: str, output: str | None, no_weights: bool, work: bool, force: b
       clusterctl export cora
       clusterctl export @last --no-weights --output cora.tar.gz
     """
-    from clusterctl.launcher.display.report.archive import export_run
+    from clusterctl.launcher.display.report.page import export_run
 
     run, weights = find(name, cluster), not no_weights
     if output != "-":

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import Cancellation
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Slurm
-    from clusterctl.launcher.slurm.accounting import Accounted
+    from clusterctl.launcher.slurm.jobs import Accounted
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.spec import Cluster
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import dependencies, jobs, starting
-from clusterctl.launcher.emulator.exports import VARIABLE as EXPORTS
-from clusterctl.launcher.emulator.exports import exported
 from clusterctl.launcher.emulator.job_request import SBATCH, environment_options, make_request, script_options
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedState, JobRecord
 from clusterctl.launcher.emulator.output import shown_time
+from clusterctl.launcher.emulator.variables import VARIABLE as EXPORTS
+from clusterctl.launcher.emulator.variables import exported
 from clusterctl.shared.errors import SlurmError
 
 if TYPE_CHECKING:

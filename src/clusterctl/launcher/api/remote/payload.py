@@ -59,7 +59,7 @@ class Payload:
                 while piece := file.read(_PIECE):
                     yield piece
         elif question.get("wheels") in [*map(str, self.locks)]:
-            from clusterctl.launcher.submission.fetched_wheels import fetched  # only for a host without internet
+            from clusterctl.launcher.submission.environments import fetched  # only for a host without internet
 
             yield from fetched(Path(question["wheels"]), question, self.progress)
         elif (name := question.get("variable")) in [*self.variables]:

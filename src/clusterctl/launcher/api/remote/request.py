@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.payload import Payload, text_file
 from clusterctl.launcher.config.clusters import user_file
 from clusterctl.launcher.config.sent import Sent, SentProject
+from clusterctl.launcher.remote.connection import Callbacks as Callbacks
+from clusterctl.launcher.remote.connection import Repeat as Repeat
+from clusterctl.launcher.remote.connection import Signals as Signals
 from clusterctl.launcher.remote.conversation import Conversation as Conversation
 from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
 from clusterctl.launcher.remote.frames import Terminal as Terminal
-from clusterctl.launcher.remote.shown import Callbacks as Callbacks
-from clusterctl.launcher.remote.shown import Repeat as Repeat
-from clusterctl.launcher.remote.shown import Signals as Signals
 from clusterctl.launcher.remote.ssh import bring_port as bring_port
 from clusterctl.launcher.remote.ssh import leave_port as leave_port
 from clusterctl.launcher.remote.values import parsed as parsed

@@ -15,8 +15,7 @@ from clusterctl.launcher.api.submitting.submit import Start, dry_run, send, subm
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.run_record import read_record, read_submission
-from clusterctl.launcher.observe.script_arrays import make_directory
+from clusterctl.launcher.observe.run_record import make_directory, read_record, read_submission
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
 from clusterctl.launcher.submission.plan import has_project

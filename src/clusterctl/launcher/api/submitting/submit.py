@@ -13,9 +13,9 @@ import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
+from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.memory import estimate
-from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
