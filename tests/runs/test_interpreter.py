@@ -149,7 +149,7 @@ ALLOWED = {
     "launcher/containers/enter.py": "words of sh",
     "launcher/emulator/install.py": "what identifies an installation",
     "launcher/api/init.py": "the user's first program",
-    "launcher/api/submitting/functions.py": "the user's program, by the Python of the run",
+    "launcher/api/submitting/start.py": "the user's program, by the Python of the run",
     "launcher/cli/submit.py": "an option of sbatch",
     "launcher/submission/git.py": "options of git",
     "launcher/submission/environments.py": "options for `with_packages`",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
-from clusterctl.launcher.config.progress import SILENT, ProgressListener
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, ProgressListener, Shown
 from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import Image as Image
 from clusterctl.launcher.containers.contents import remove as remove

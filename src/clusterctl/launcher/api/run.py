@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.config.shown import progress as progress_of
 from clusterctl.shared.errors import ClusterctlError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import RunDir
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.rank_events import RoleStatus
     from clusterctl.launcher.observe.state import Status as Status

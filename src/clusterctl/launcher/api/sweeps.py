@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run, waited
 from clusterctl.launcher.config import chosen_runs_folder
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.observe.runs import name_by_job
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.status import RunStatuses
 
 _LOOK_SECONDS = 5.0  # every check reads the changes of all active runs

@@ -39,8 +39,7 @@ from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.launcher.submission.module_archives import standard_libraries
 from clusterctl.launcher.submission.plan import Programs
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import exists, nearest_existing, read_beginning
+from clusterctl.shared.record.files import clock_ahead, exists, nearest_existing, read_beginning
 from clusterctl.shared.record.ownership import is_trusted, open_parent, shared_parent
 from clusterctl.shared.spec import WORKLOADS
 from clusterctl.shared.spec.forward import in_source

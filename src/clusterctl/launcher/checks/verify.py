@@ -31,7 +31,7 @@ from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
-from clusterctl.shared.record.file_systems import LOCAL
+from clusterctl.shared.record.files import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

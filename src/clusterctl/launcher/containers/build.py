@@ -34,7 +34,7 @@ from clusterctl.shared.record.once import once
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
 
 
 # enroot's notation for an image that an engine has on this machine, in the engine's own notation.

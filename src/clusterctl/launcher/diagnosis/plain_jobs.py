@@ -38,7 +38,7 @@ from clusterctl.shared.spec import CommandTrain, Job, Resources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.launcher.observe.job_output import JobOutput
+    from clusterctl.launcher.observe.logs import JobOutput
     from clusterctl.launcher.slurm import Inventory, Slurm
     from clusterctl.shared.spec import Cluster
 

@@ -45,7 +45,7 @@ from clusterctl.shared.record.heartbeats import IDLE, IDLE_GPUS
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.plain_text import duration, plain
 from clusterctl.shared.record.states import State
-from clusterctl.shared.spec.notify import RunEvent
+from clusterctl.shared.spec.job import RunEvent
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import RECORD
 from clusterctl.launcher.config.locks import lock_text, read_pins, require_wheels, without_credentials
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.containers.engine import follow
 from clusterctl.launcher.containers.wheels import platforms
 from clusterctl.launcher.submission.sent_code import Unpacked
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.config.environment import Environment, Facts
     from clusterctl.launcher.config.locks import Pins
-    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.config.sent import ClientData
+    from clusterctl.launcher.config.shown import ProgressListener
 
 
 _MOST_WORDS = 800  # characters of an installer's explanation

@@ -18,7 +18,7 @@ from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_r
 from clusterctl.launcher.checks.data_size import shares
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.config import load_cluster
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.launcher.observe.run_names import run_ids, suffix
 from clusterctl.launcher.observe.run_record import read_record, read_submission
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Axes, Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
     from clusterctl.shared.record.layout import SweepDir

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
