@@ -1,4 +1,7 @@
-"""Reads and writes files of the run directory: one writer per file; logs are appended by line, others replaced."""
+"""Reads and writes files of the run directory: one writer per file; logs are appended by line, others replaced.
+
+Also which file systems are local, and which make changes visible on all nodes at once.
+"""
 
 from __future__ import annotations
 

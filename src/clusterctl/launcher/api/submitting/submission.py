@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config.shown import SILENT
-from clusterctl.launcher.observe.run_record import adopt
 from clusterctl.launcher.slurm.queue import element_id
+from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
 from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
 from clusterctl.launcher.submission.new_run import (
