@@ -22,10 +22,9 @@ from side_by_side import arguments
 from clusterctl.launcher.config import cache_folder
 from clusterctl.launcher.containers import build as building
 from clusterctl.launcher.containers.archive import ImageConfig
-from clusterctl.launcher.containers.build import BuildRequest, build
+from clusterctl.launcher.containers.build import BuildRequest, build, import_file
 from clusterctl.launcher.containers.contents import PackageScan, publish
 from clusterctl.launcher.containers.engine import find_engine
-from clusterctl.launcher.containers.importing import import_file
 from clusterctl.launcher.containers.wheels import write_project_wheel
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from reference_commands import escaped, option_texts, root  # beside this file
 
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job
 from clusterctl.shared.spec.cluster import UserConfiguration
+from clusterctl.shared.spec.job import Role
 from clusterctl.shared.spec.keys import FileKey, as_toml, cluster_schema, job_schema, keys_of
-from clusterctl.shared.spec.role import Role
 from clusterctl.shared.spec.values import LARGEST
 
 if TYPE_CHECKING:

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
     from clusterctl.launcher.api.submitting.again import rerun, resume
-    from clusterctl.launcher.api.submitting.functions import submit_function
-    from clusterctl.launcher.api.submitting.start import submit, submit_stages, sweep
+    from clusterctl.launcher.api.submitting.start import submit, submit_function, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
     from clusterctl.launcher.api.submitting.verify import doctor
     from clusterctl.launcher.api.submitting.where import offers
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
-    from clusterctl.launcher.display.report.archive import export, report
+    from clusterctl.launcher.display.report.page import export, report
     from clusterctl.shared.errors import (
         ClusterctlError,
         ConfigError,
@@ -109,8 +108,7 @@ _HOMES = {name: name for name in ("clean", "find", "images", "init", "jobs", "no
 _HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes", "offers": "submitting.where"}
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
-_HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")
-_HOMES |= {"submit_function": "submitting.functions"}
+_HOMES |= dict.fromkeys(("submit", "submit_function", "submit_stages", "sweep"), "submitting.start")
 _HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.again")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan"), "submitting.submit")
 # Modules that programs and commands named before they moved. Those of `clusterctl.runs` still work, with a warning.
@@ -133,7 +131,7 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
             return import_module("clusterctl.runs")
         home = f"launcher.api.{_HOMES[name]}" if name in _HOMES else "shared.errors"
         if name in ("export", "report"):  # they render pages, which `api` does not
-            home = "launcher.display.report.archive"
+            home = "launcher.display.report.page"
         if home.startswith("launcher."):
             shown = import_module("clusterctl.launcher.config.shown").Shown
             shown.drawer = lambda: import_module("clusterctl.launcher.display.drawer")

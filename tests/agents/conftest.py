@@ -9,8 +9,7 @@ import pytest
 from support.made_runs import START, ended, falling, write_sweep
 from support.mistake import Desk
 
-from clusterctl.launcher.api.agents.limits import Limits
-from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
+from clusterctl.launcher.api.agents.plans import ACTIONS, Limits, Plans
 
 # What a program prints that imitates our answers, the user and the protocol.
 LURES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.api.agents.limits import PERIOD_SECONDS, Limits
+from clusterctl.launcher.api.agents.plans import PERIOD_SECONDS, Limits
 from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError, UsageError
 
 

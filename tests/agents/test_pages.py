@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.api.agents.pages import LIMIT, OUTPUT, Cursors, as_json, pages
+from clusterctl.launcher.api.agents.tools import LIMIT, OUTPUT, Cursors, as_json, pages
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.plain_text import plain
 

@@ -10,8 +10,7 @@ import pytest
 from support.mistake import Desk
 
 from clusterctl.launcher.api.agents import reading
-from clusterctl.launcher.api.agents.limits import Limits
-from clusterctl.launcher.api.agents.plans import ACTIONS, TOKEN_SECONDS, Plans
+from clusterctl.launcher.api.agents.plans import ACTIONS, TOKEN_SECONDS, Limits, Plans
 from clusterctl.launcher.api.agents.server import Agents
 from clusterctl.shared.errors import ClusterctlError, UsageError
 

@@ -15,9 +15,8 @@ from support.agent import Agent, Refused, an_agent, beside, started
 from support.mistake import Desk
 from support.scenario import CLUSTERCTL
 
-from clusterctl.launcher.api.agents.limits import Limits
-from clusterctl.launcher.api.agents.pages import LIMIT, OUTPUT
-from clusterctl.launcher.api.agents.plans import Plans
+from clusterctl.launcher.api.agents.plans import Limits, Plans
+from clusterctl.launcher.api.agents.tools import LIMIT, OUTPUT
 from clusterctl.shared.record.layout import RUN_FORMAT
 from clusterctl.shared.record.plain_text import plain
 

@@ -11,7 +11,7 @@ from conftest import CREATED, RUN_ID, Fabricate
 import clusterctl
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
 from clusterctl.shared.spec import Cluster, Job, to_record
-from clusterctl.shared.spec.notify import Notify
+from clusterctl.shared.spec.job import Notify
 
 OTHER = "reddit-20260102-030405-00a2"
 

@@ -15,7 +15,7 @@ from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.vocabulary import metric_of
 from clusterctl.shared.spec import Job, Resources, to_record
-from clusterctl.shared.spec.role import Role
+from clusterctl.shared.spec.job import Role
 
 Fabricate = Callable[..., RunDir]
 A, B = "cora-20260101-000000-aaaa", "reddit-20260102-000000-bbbb"

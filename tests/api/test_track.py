@@ -15,7 +15,7 @@ from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
 from clusterctl.shared.record.once import BEAT_SECONDS, LeaseTaken, leased
 from clusterctl.shared.spec import Cluster, Job, to_record
-from clusterctl.shared.spec.notify import Track
+from clusterctl.shared.spec.job import Track
 
 
 def run_of(fabricate: Fabricate, track: Track) -> RunDir:

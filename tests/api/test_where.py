@@ -12,7 +12,7 @@ from support.mistake import SLURM, USAGE, Desk
 import clusterctl
 from clusterctl.launcher.api.submitting import where
 from clusterctl.launcher.api.submitting.where import Offer, Offers, names_in, offers
-from clusterctl.launcher.config.progress import ProgressListener
+from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.slurm.nodes import Inventory, Partition
 
 HOUR = 3600.0

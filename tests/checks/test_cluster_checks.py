@@ -24,7 +24,7 @@ from clusterctl.launcher.checks.surroundings import (
     Surroundings,
 )
 from clusterctl.launcher.checks.verify import judge
-from clusterctl.launcher.cli.flags import with_flags
+from clusterctl.launcher.cli.options import with_flags
 from clusterctl.launcher.containers.contents import Contents
 from clusterctl.launcher.containers.runtimes import ContainerView
 from clusterctl.launcher.submission.plan import Programs

@@ -280,7 +280,7 @@ def test_names_of_virtual_nodes_that_do_not_resolve_are_a_warning(
     resolve: bool,
     warned: bool,
 ) -> None:
-    monkeypatch.setattr("clusterctl.launcher.emulator.host_names.names_resolve", lambda _: resolve)
+    monkeypatch.setattr("clusterctl.launcher.emulator.virtual_cluster.names_resolve", lambda _: resolve)
     job = {"workload": "command", "argv": ("true",), "train": CommandTrain()} if workload == "command" else {}
     asked = resolved(tmp_path, cluster, resources=Resources(nodes=nodes, tasks_per_node=1), **job)
     names = [check for check in judge(looked(asked)) if check.name == "names"]

@@ -18,7 +18,7 @@ from clusterctl.launcher.slurm.nodes import configured_nodes, parse_nodes
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.roles import seating
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
-from clusterctl.shared.spec.role import Role
+from clusterctl.shared.spec.job import Role
 from clusterctl.shared.spec.values import GpuCount
 
 GIB = 1024

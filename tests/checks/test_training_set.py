@@ -16,7 +16,7 @@ from clusterctl.engine.data.generated import taobao_like
 from clusterctl.engine.data.taobao import read_events
 from clusterctl.engine.training.objectives.graph import PARTS, stratified
 from clusterctl.engine.workloads import synthetic
-from clusterctl.launcher.checks.training_set import training_set
+from clusterctl.launcher.checks.data_size import training_set
 from clusterctl.shared.spec import Job, TrainingSet, from_record
 
 

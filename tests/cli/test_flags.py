@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clusterctl.launcher import cli
 from clusterctl.launcher.api.config import job_key_tables
 from clusterctl.launcher.api.submitting.sweep import load_sweep
-from clusterctl.launcher.cli.flags import flag_of, with_flags
+from clusterctl.launcher.cli.options import flag_of, with_flags
 from clusterctl.shared.errors import UsageError
 from tests.test_hints import HOLE, texts
 
@@ -32,7 +32,7 @@ COMMANDS = re.compile(
 ELSEWHERE = {
     "launcher/emulator": "it answers as Slurm's commands do",
     "launcher/api/agents/skill.py": "a page on the command line, for agents",
-    "launcher/api/agents/limits.py": "the flags with which the user starts the server: clusterctl mcp",
+    "launcher/api/agents/plans.py": "the flags with which the user starts the server: clusterctl mcp",
     "launcher/diagnosis/signatures.py": "srun's words, and about its options",
     "launcher/containers/build.py": "lines of a Dockerfile",
     "launcher/containers/runtimes.py": "lines of a script",

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.launcher.config import load_cluster, resolve, resolve_again
 from clusterctl.shared.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
 from clusterctl.shared.spec import Cluster, Container, RedditTrain, to_record
-from clusterctl.shared.spec.notify import Notify
+from clusterctl.shared.spec.job import Notify
 
 JOB = """\
 workload = "reddit"

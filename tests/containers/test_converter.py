@@ -26,8 +26,8 @@ from support.images import (
 )  # fmt: skip
 
 from clusterctl.launcher.containers.archive import ImageConfig, open_archive
+from clusterctl.launcher.containers.build import import_file
 from clusterctl.launcher.containers.engine import Engine
-from clusterctl.launcher.containers.importing import import_file
 from clusterctl.launcher.containers.squashfs import configuration_files
 from clusterctl.shared.errors import ImageError
 

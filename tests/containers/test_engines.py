@@ -14,10 +14,9 @@ import pytest
 from support.images import CRAFTED, OURS, PYTHON, Quiet, described, working_engine, write_archive
 
 from clusterctl.launcher.config import cache_folder
-from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build
+from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build, import_file, packed
 from clusterctl.launcher.containers.contents import read_record, verify
 from clusterctl.launcher.containers.engine import Engine
-from clusterctl.launcher.containers.importing import import_file, packed
 
 pytestmark = pytest.mark.long
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.images import Quiet, file, write_archive
 
+from clusterctl.launcher.containers.build import as_engines_write, import_file, import_reference
 from clusterctl.launcher.containers.contents import (
     find_image,
     images_in,
@@ -19,7 +20,6 @@ from clusterctl.launcher.containers.contents import (
     remove,
     verify,
 )
-from clusterctl.launcher.containers.importing import as_engines_write, import_file, import_reference
 from clusterctl.shared.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
 
 # A fake enroot that "imports" by packing a folder into a squashfs, and records its arguments and options.

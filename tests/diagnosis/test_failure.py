@@ -24,7 +24,7 @@ from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTra
 from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
 from clusterctl.launcher.observe.run_record import Cancellation
 from clusterctl.launcher.observe.slurm_log import by_attempt
-from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.jobs import Accounted
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.states import State

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.diagnosis.learning import NotLearning, not_learning
+from clusterctl.launcher.diagnosis.efficiency import NotLearning, not_learning
 from clusterctl.launcher.observe.attempt import LossTrend, broken, mean_of, read_loss_trend
 from clusterctl.launcher.observe.measurements import newest_values
 from clusterctl.shared.record.vocabulary import KNOWN, metric_of

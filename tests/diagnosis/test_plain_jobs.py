@@ -13,10 +13,9 @@ from clusterctl.launcher.diagnosis.diagnose import Diagnosis
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY
 from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job, diagnose_output
 from clusterctl.launcher.display.explanation import explanation
-from clusterctl.launcher.observe.job_output import read_output
+from clusterctl.launcher.observe.logs import read_output
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.accounting import Accounted
-from clusterctl.launcher.slurm.jobs import SlurmJob
+from clusterctl.launcher.slurm.jobs import Accounted, SlurmJob
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.record.states import State

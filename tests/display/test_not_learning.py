@@ -12,7 +12,7 @@ from rich.console import Console
 from clusterctl.launcher import cli
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.diagnosis.diagnose import diagnose
-from clusterctl.launcher.diagnosis.learning import single_steps
+from clusterctl.launcher.diagnosis.efficiency import single_steps
 from clusterctl.launcher.display.monitor.panes import MonitorView, frame
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.display.runs_table import RunsTable, row_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.launcher.emulator.exports import exported
+from clusterctl.launcher.emulator.variables import exported
 
 CALLER = {"PATH": "/bin", "LR": "1", "OTHER": "2", "SLURM_JOB_ID": "7"}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.emulator import host_names
-from clusterctl.launcher.emulator.host_names import name_nodes, names_resolve, with_names
-from clusterctl.launcher.emulator.virtual_cluster import Machine
+from clusterctl.launcher.emulator import virtual_cluster
+from clusterctl.launcher.emulator.virtual_cluster import Machine, name_nodes, names_resolve, with_names
 
 _OURS = Path("/proc/thread-self/ns/mnt")
 # Two ranks that meet at the first name of the job's nodes, as many programs do. Rank 0 tells its port in a file.
@@ -89,7 +88,7 @@ def test_without_the_right_nothing_is_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: bytes | None
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(host_names, "_HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(virtual_cluster, "_HOSTS", tmp_path / "hosts")
     if hosts is not None:
         (tmp_path / "hosts").write_bytes(hosts)
     before = _OURS.readlink()

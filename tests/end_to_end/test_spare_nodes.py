@@ -17,7 +17,7 @@ import torch
 from support.ranks import CORA, run_job
 from support.scenario import Stage, alive, wait_until
 
-from clusterctl.launcher.sandbox import marked_processes, node
+from clusterctl.launcher.sandbox import marked_processes, nodes
 from clusterctl.launcher.sandbox.description import Sandbox, current
 from clusterctl.shared.record.files import read_json, read_lines
 from clusterctl.shared.record.layout import RunDir
@@ -154,15 +154,15 @@ def nodes_of(stage: Stage) -> Sandbox:
 @contextmanager
 def switched_off(stage: Stage, name: str) -> Iterator[None]:
     sandbox = nodes_of(stage)
-    node.switch_off(sandbox, name)
+    nodes.switch_off(sandbox, name)
     try:
         yield
     finally:
-        node.switch_on(sandbox, name)
+        nodes.switch_on(sandbox, name)
         stage.slurm("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
         with suppress(subprocess.CalledProcessError):  # it has returned by itself
             stage.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        node.wait_for(sandbox, [name])
+        nodes.wait_for(sandbox, [name])
 
 
 def first_step(run: RunDir, attempt: int) -> float:
@@ -185,7 +185,7 @@ def test_a_node_that_is_switched_off_costs_seconds_while_slurm_still_believes_in
     began, lost = time.time(), host(run, 0)["nodes"].split(",")[1]
     with switched_off(stage, lost):
         took = first_step(run, 1) - began
-        assert node.states(nodes_of(stage))[lost].startswith(("mix", "alloc"))
+        assert nodes.states(nodes_of(stage))[lost].startswith(("mix", "alloc"))
         stage.wait_for_state(run, "finished", seconds=120)
     assert took < 120, "15 s on a busy machine, where Slurm alone would take 300 and more"
     assert (host(run, 0)["lost"], host(run, 1)["restart_count"]) == ([lost], 0)
@@ -206,7 +206,7 @@ def test_the_ranks_of_a_node_that_comes_back_end(stage: Stage, tmp_path: Path) -
     stopped = [process.pid for process in marked_processes.find(sandbox.path) if process.part == name]
     stale = [pid for pid in alive(run, 1) if pid in stopped]
     assert stale
-    node.cut(sandbox, name)
+    nodes.cut(sandbox, name)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -215,7 +215,7 @@ def test_the_ranks_of_a_node_that_comes_back_end(stage: Stage, tmp_path: Path) -
         for pid in stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        node.join(sandbox, name)
+        nodes.join(sandbox, name)
     wait_until(lambda: not set(stale) & set(alive(run, 1)), 60, "the stale rank to leave")
     stage.wait_for_state(run, "finished", seconds=120)
     assert (host(run, 0)["lost"], len(run.attempts())) == ([name], 2)

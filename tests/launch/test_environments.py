@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from clusterctl.launcher.config.environment import Environment, facts_of
 from clusterctl.launcher.config.locks import read_pins
-from clusterctl.launcher.config.progress import ProgressListener
+from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.submission.environments import build
 
 class Shown(ProgressListener):

@@ -18,7 +18,7 @@ from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.roles import seating
 from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources
-from clusterctl.shared.spec.role import Role
+from clusterctl.shared.spec.job import Role
 
 SITE = Cluster(name="site")
 

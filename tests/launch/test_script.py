@@ -15,8 +15,7 @@ from clusterctl.launcher.submission.script import STAGED, part, render
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
-from clusterctl.shared.spec.job import NodeCheck, Restart
-from clusterctl.shared.spec.role import Role
+from clusterctl.shared.spec.job import NodeCheck, Restart, Role
 from clusterctl.shared.spec.values import GpuCount
 
 GENERATED = Path(__file__).parent / "golden" / "generated"  # test_warm.py has a complete script

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.sent import ClientData, Sent, SentFile, SentProject
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.submission.sent_code import LocalProject, received
 from clusterctl.shared.errors import ConfigError
 

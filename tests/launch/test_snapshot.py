@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from support.batch_host import make_repository, write_index
 
 import clusterctl
-from clusterctl.launcher.config.progress import ProgressListener
+from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.submission import code_files, snapshot
 from clusterctl.launcher.submission.code_files import CodeFile, LargeCode, largest
 from clusterctl.launcher.submission.git import git_state
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
 from clusterctl.shared.errors import ConfigError
-from clusterctl.shared.record import file_systems
+from clusterctl.shared.record import files
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def test_every_file_on_a_network_file_system_is_opened(
 ) -> None:
     minutes_pass(monkeypatch)
     take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(file_systems, "LOCAL", set())
+    monkeypatch.setattr(files, "LOCAL", set())
     opened: list[object] = []
     os_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *how, **at: opened.append(path) or os_open(path, *how, **at))
@@ -384,7 +384,7 @@ def test_files_on_a_network_file_system_are_processed_in_parallel(
     for number in range(200):
         (project / f"{number}.py").write_text(f"{number}")
     local = take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(file_systems, "LOCAL", set())
+    monkeypatch.setattr(files, "LOCAL", set())
     real, together, begun = getattr(snapshot, step), threading.Barrier(2, timeout=30), itertools.count()
 
     def first_two_meet(*arguments: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterctl.launcher.notifications.notifier import Message
 from clusterctl.shared.record.vocabulary import metric_of
-from clusterctl.shared.spec.notify import RunEvent
+from clusterctl.shared.spec.job import RunEvent
 
 FAILED = Message(
     event=RunEvent.FAILED,

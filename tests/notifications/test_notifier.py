@@ -22,7 +22,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
 from clusterctl.shared.spec import Cluster, Job, to_record
-from clusterctl.shared.spec.notify import Notify
+from clusterctl.shared.spec.job import Notify
 
 NOTIFIER = Path(clusterctl.__file__).parent / "launcher" / "notifications"
 HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}

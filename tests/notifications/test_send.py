@@ -10,7 +10,7 @@ import pytest
 from support.scenario import wait_until
 from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
-from clusterctl.launcher.notifications.send import Delivery, Outcome, to_command, to_webhook, within
+from clusterctl.launcher.notifications.notifier import Delivery, Outcome, to_command, to_webhook, within
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.notifications.notifier import MOST_TRIES, next_try, note, take
-from clusterctl.launcher.notifications.send import Delivery, Outcome
+from clusterctl.launcher.notifications.notifier import MOST_TRIES, Delivery, Outcome, next_try, note, take
 
 
 def one_try(folder: Path, *answers: Delivery) -> bool:

@@ -13,7 +13,7 @@ from clusterctl.launcher.diagnosis.traces import gather, with_accounting
 from clusterctl.launcher.observe.slurm_log import AGAIN_SECONDS, accounted
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.jobs import Accounted
 from clusterctl.launcher.slurm.queue import SEPARATOR
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.record.files import read_json, write_json

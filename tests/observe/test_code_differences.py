@@ -11,7 +11,7 @@ from support.counted import counted
 
 from clusterctl.launcher.observe.comparison import CodeChange, FileChange, code_changes, line_differences
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
-from clusterctl.shared.record import file_systems
+from clusterctl.shared.record import files
 
 
 def snapshot(folder: Path, files: dict[str, str | bytes]) -> Path:
@@ -79,7 +79,7 @@ def test_only_files_that_may_differ_are_read(tmp_path: Path, monkeypatch: pytest
     second = take_snapshot(find_code(runs, project))
     if not local:
         monkeypatch.setattr("clusterctl.launcher.observe.comparison.local_devices", frozenset)
-    assert file_systems.local_devices()
+    assert files.local_devices()
     with counted(runs) as count:
         assert [change.name for change in code_changes(first, second)] == ["project/7.py", "project/8.py"]
     assert set(count.opened) == {str(folder / "project" / "7.py") for folder in (first, second)}

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.launcher.observe.rank_events import Again, Began, Entered, Event, Exited, Ready, parse_event
-from clusterctl.launcher.observe.roles import RoleStatus, _state
+from clusterctl.launcher.observe.rank_events import (
+    Again,
+    Began,
+    Entered,
+    Event,
+    Exited,
+    Ready,
+    RoleStatus,
+    _state,
+    parse_event,
+)
 from clusterctl.shared.record.states import State
 
 STARTED = (Began(1.0, "host", "node1", 4), Entered(2.0, State.RENDEZVOUS))

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.observe.run_names import run_ids
-from clusterctl.launcher.observe.run_record import read_record, read_submission
+from clusterctl.launcher.observe.run_record import array_of, indices_of, make_directory, read_record, read_submission
 from clusterctl.launcher.observe.runs import find_run, is_written, name_by_job
-from clusterctl.launcher.observe.script_arrays import array_of, indices_of, make_directory
 from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.script_start import element_of

@@ -23,7 +23,7 @@ import pytest
 
 import clusterctl
 from clusterctl.launcher import cli
-from clusterctl.launcher.api.remote import far_names
+from clusterctl.launcher.api import completions
 from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.request import Answer
 from clusterctl.launcher.api.remote.several_clusters import look_at
@@ -545,8 +545,8 @@ def test_an_answer_without_end_is_an_error(node: HostileNode, monkeypatch: pytes
 def test_names_for_completion_are_ids_of_runs(node: HostileNode) -> None:
     names = [RUN, "x; rm -rf ~", "$(id)", "-rf", "a\nb", "../..", ""]
     node.play = printing(FrameKind.OUTPUT, json.dumps({"returned": {"list": names}}).encode())
-    far_names.main("far")
-    assert json.loads(far_names._kept("far").read_text()) == [RUN]
+    completions.main("far")
+    assert json.loads(completions._kept("far").read_text()) == [RUN]
 
 
 HEAD = (".git/HEAD", b"ref: refs/heads/main\n", {})

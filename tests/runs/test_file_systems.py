@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.submission.script import part
-from clusterctl.shared.record import file_systems
-from clusterctl.shared.record.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
+from clusterctl.shared.record import files
+from clusterctl.shared.record.files import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
 
 
 def test_the_innermost_and_latest_mount_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = str(tmp_path / "runs")
     found = [MountPoint(1, "/", "ext4"), MountPoint(2, runs, "tmpfs"), MountPoint(3, runs, "nfs4")]
-    monkeypatch.setattr(file_systems, "mounts", lambda: found)
+    monkeypatch.setattr(files, "mounts", lambda: found)
     assert lateness(tmp_path / "runs" / "a") == LATE_SECONDS
     assert lateness(tmp_path / "runs2") == 0
-    monkeypatch.setattr(file_systems, "mounts", list)
+    monkeypatch.setattr(files, "mounts", list)
     assert lateness(tmp_path) == LATE_SECONDS
 
 

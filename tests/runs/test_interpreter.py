@@ -105,14 +105,14 @@ def test_commands_typed_in_a_hostile_folder_run_none_of_its_code(
 def test_the_background_request_of_completion_imports_nothing_from_here(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clusterctl.launcher.api.remote import far_names
+    from clusterctl.launcher.api import completions
 
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
     monkeypatch.setenv("PYTHONPATH", ":/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(hostile.parent / "cache"))
-    far_names._ask_from_behind("no-such-cluster")
+    completions._ask_from_behind("no-such-cluster")
     started[0].wait(60)
     assert ran(hostile) == ""
 
@@ -149,10 +149,10 @@ ALLOWED = {
     "launcher/containers/enter.py": "words of sh",
     "launcher/emulator/install.py": "what identifies an installation",
     "launcher/api/init.py": "the user's first program",
-    "launcher/api/submitting/functions.py": "the user's program, by the Python of the run",
+    "launcher/api/submitting/start.py": "the user's program, by the Python of the run",
     "launcher/cli/submit.py": "an option of sbatch",
     "launcher/submission/git.py": "options of git",
-    "launcher/submission/installers.py": "options for `with_packages`",
+    "launcher/submission/environments.py": "options for `with_packages`",
     "launcher/submission/plan.py": "a program started by its path, with -E",
     "launcher/remote/install.py": "imports nothing of clusterctl, and uses -I",
     "shared/node/launch_command.py": "options of the users' launchers",

@@ -13,7 +13,7 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
-from clusterctl.launcher.sandbox import lifecycle, marked_processes, network
+from clusterctl.launcher.sandbox import lifecycle, marked_processes, nodes
 from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, current
 from clusterctl.launcher.sandbox.lifecycle import write_files
 from clusterctl.shared.errors import SlurmError, UsageError
@@ -34,7 +34,7 @@ def leftovers(room: RunningSandbox) -> list[str]:
             continue
         found += [str(entry)] if mark in content else []
     links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
-    found += [line for line in links.splitlines() if network.cable_name(room.folder) in line]
+    found += [line for line in links.splitlines() if nodes.cable_name(room.folder) in line]
     found += [str(path) for path in Path("/run/netns").glob("*node*") if room.folder.name in path.name]
     return found + [str(path) for path in room.folder.glob("*")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.sandbox import marked_processes, network, node
+from clusterctl.launcher.sandbox import marked_processes, nodes
 from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest
 from clusterctl.launcher.sandbox.marked_processes import Process
 
@@ -24,8 +24,8 @@ class Machine:
         monkeypatch.setattr(marked_processes, "find", self._find)
         monkeypatch.setattr(marked_processes, "start", self._start)
         monkeypatch.setattr(marked_processes, "end", list)
-        monkeypatch.setattr(network, "_has_own_network", lambda pid: True)
-        monkeypatch.setattr(network, "_run", lambda argv, lines="", **how: self.ran.append((argv, lines.split("\n"))))
+        monkeypatch.setattr(nodes, "_has_own_network", lambda pid: True)
+        monkeypatch.setattr(nodes, "_run", lambda argv, lines="", **how: self.ran.append((argv, lines.split("\n"))))
 
     def _find(self, folder: Path) -> list[Process]:
         self.scans += 1
@@ -45,7 +45,7 @@ def test_many_nodes_take_no_more_process_scans_and_ip_calls_than_one(
     nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, sandbox = Machine(monkeypatch), sandbox_of(tmp_path, nodes)
-    assert node.switch_on(sandbox, *sandbox.names) == machine.started == sandbox.names
+    assert nodes.switch_on(sandbox, *sandbox.names) == machine.started == sandbox.names
     assert machine.scans <= 3
     assert [len(lines) for _, lines in machine.ran] == [nodes] * 3
     assert machine.ran[1][1][3] == "link add eth0 netns 1003 type veth peer node4 netns 1"
@@ -54,6 +54,6 @@ def test_many_nodes_take_no_more_process_scans_and_ip_calls_than_one(
 def test_only_nodes_that_are_off_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, Process(7, 0, "node1", "slurmd"), Process(8, 0, "node2", "sh"))
     sandbox = sandbox_of(tmp_path, 3)
-    assert node.switch_on(sandbox, *sandbox.names) == machine.started == ["node2", "node3"]
+    assert nodes.switch_on(sandbox, *sandbox.names) == machine.started == ["node2", "node3"]
     machine = Machine(monkeypatch, Process(7, 0, "node1", "slurmd"))
-    assert node.switch_on(sandbox, "node1") == machine.started == machine.ran == []
+    assert nodes.switch_on(sandbox, "node1") == machine.started == machine.ran == []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.accounting import Accounted, parse_accounting, parse_shown
+from clusterctl.launcher.slurm.jobs import Accounted, parse_accounting, parse_shown
 from clusterctl.launcher.slurm.queue import SEPARATOR
 from clusterctl.shared.errors import SlurmError
 

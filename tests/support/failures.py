@@ -23,7 +23,7 @@ from typing import Any
 from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.finding import CERTAIN, Finding
 from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job, diagnose_output
-from clusterctl.launcher.observe.job_output import read_output
+from clusterctl.launcher.observe.logs import read_output
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.jobs import SlurmJob
 from clusterctl.launcher.slurm.queue import SEPARATOR, JobState

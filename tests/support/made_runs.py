@@ -17,7 +17,7 @@ from clusterctl.shared.record.marks import RankMark
 from clusterctl.shared.record.stamp import stamp
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
-from clusterctl.shared.spec.notify import Track
+from clusterctl.shared.spec.job import Track
 
 # A busy run: 4 nodes x 8 GPUs, 32 ranks, restarted once, with telemetry; the same every time.
 

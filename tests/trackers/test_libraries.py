@@ -28,7 +28,7 @@ from clusterctl.launcher.trackers.mirror import Mirror
 from clusterctl.shared.errors import ClusterctlError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
-from clusterctl.shared.spec.notify import Track
+from clusterctl.shared.spec.job import Track
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 

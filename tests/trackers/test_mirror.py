@@ -16,7 +16,7 @@ from clusterctl.launcher.trackers.mirror import Mirror, TrackedPoint, open_sink,
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
-from clusterctl.shared.spec.notify import Track
+from clusterctl.shared.spec.job import Track
 
 TENSORBOARD = Track(tensorboard=True)
 

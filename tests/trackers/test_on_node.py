@@ -19,7 +19,7 @@ import clusterctl
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.once import leased
-from clusterctl.shared.spec.notify import Track
+from clusterctl.shared.spec.job import Track
 
 TRACKER = Path(clusterctl.__file__).parent / "launcher" / "trackers"
 HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}

@@ -20,7 +20,7 @@ from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.workloads import node_classification
-from clusterctl.launcher.checks.training_set import training_set
+from clusterctl.launcher.checks.data_size import training_set
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Data, Job, NodeClassificationTrain, RedditTrain, from_record

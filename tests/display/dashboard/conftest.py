@@ -15,8 +15,7 @@ import pytest
 import waitress
 from waitress import wasyncore
 
-from clusterctl.launcher.display.dashboard.application import Application
-from clusterctl.launcher.display.dashboard.data import DashboardData
+from clusterctl.launcher.display.dashboard.application import Application, DashboardData
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import RunStatuses, statuses_of

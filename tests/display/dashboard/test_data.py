@@ -12,8 +12,8 @@ from support.counted import counted
 from support.made_runs import busy_files
 from support.recorded import claim
 
-from clusterctl.launcher.display.dashboard import data
-from clusterctl.launcher.display.dashboard.data import LOOK_SECONDS, RecentlyUsed, Refreshed
+from clusterctl.launcher.display.dashboard import application
+from clusterctl.launcher.display.dashboard.application import LOOK_SECONDS, RecentlyUsed, Refreshed
 from clusterctl.launcher.display.explanation import pause_after, state_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -99,10 +99,10 @@ def test_a_failed_refresh_is_retried() -> None:
 def test_the_least_recently_used_runs_are_dropped() -> None:
     few: RecentlyUsed[object] = RecentlyUsed()
     first = few.get("0", object)
-    for number in range(data._MOST_KEPT):
+    for number in range(application._MOST_KEPT):
         assert few.get("0", object) is first
         few.get(f"other {number}", object)
-    for number in range(data._MOST_KEPT):
+    for number in range(application._MOST_KEPT):
         few.get(f"other {number}", object)
     assert few.get("0", object) is not first
 
@@ -163,9 +163,9 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     serve: Serve, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[State] = []
-    real = data.diagnose_status
+    real = application.diagnose_status
     monkeypatch.setattr(
-        data, "diagnose_status", lambda status, slurm_of: asked.append(status.state) or real(status, slurm_of)
+        application, "diagnose_status", lambda status, slurm_of: asked.append(status.state) or real(status, slurm_of)
     )
     run = fabricate(RUN, ENDED)
     server = serve()

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from clusterctl.launcher.display.dashboard.application import Addresses, serve
-from clusterctl.launcher.display.dashboard.data import DashboardData
+from clusterctl.launcher.display.dashboard.application import Addresses, DashboardData, serve
 from clusterctl.launcher.observe.status import RunStatuses
 
 

@@ -10,7 +10,7 @@ from support.made_runs import NOW, busy_files
 
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.slurm import Snapshot
-from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.jobs import Accounted
 from clusterctl.launcher.slurm.queue import JobState, QueuedJob
 
 WAITING = {"submission.json": {"job_id": "4243"}}

@@ -688,7 +688,7 @@ cctl_list_nodes() {
 # A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
 cctl_copy_code() { cctl_on_each_node 900 "${cctl_staging[@]}" || true; }
 
-# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (launcher/trackers/on_node.py).
+# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (launcher/trackers/mirror.py).
 cctl_tracking=
 cctl_tracker_pid=
 cctl_start_tracker() {

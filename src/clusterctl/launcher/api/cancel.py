@@ -9,8 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.observe.run_record import newer_records
-from clusterctl.launcher.observe.script_arrays import make_directory
+from clusterctl.launcher.observe.run_record import make_directory, newer_records
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.shared.errors import ConfigError, SlurmError

@@ -31,8 +31,7 @@ from clusterctl.launcher.observe.sweeps import ranked
 from clusterctl.launcher.submission.environments import USERS
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record import checkpoints
-from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import names_in, remove_tree, with_retries
+from clusterctl.shared.record.files import clock_ahead, names_in, remove_tree, with_retries
 from clusterctl.shared.record.layout import BUILT, ENVIRONMENTS, SHARED_FILES, RunDir, code_folder, own_place
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from clusterctl.launcher.config import chosen_runs_folder, names, state_path
 from clusterctl.launcher.config.clusters import site_file
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job, to_record
 from clusterctl.shared.spec.cluster import UserConfiguration
+from clusterctl.shared.spec.job import Role
 from clusterctl.shared.spec.keys import FileKey, as_toml, keys_of, leaves_as_written
-from clusterctl.shared.spec.role import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
-from clusterctl.launcher.config.progress import SILENT, ProgressListener
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, ProgressListener, Shown
 from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import Image as Image
 from clusterctl.launcher.containers.contents import remove as remove
@@ -99,7 +98,7 @@ def import_image(
     is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
     if not is_file and not fresh and (there := files.imported(target, source, name)):
         return there
-    from clusterctl.launcher.containers.importing import import_file, import_reference  # late: takes 0.1 s
+    from clusterctl.launcher.containers.build import import_file, import_reference  # late: takes 0.1 s
 
     if is_file:
         return import_file(expanded(source), name, target, progress)

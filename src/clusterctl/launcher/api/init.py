@@ -21,8 +21,7 @@ from clusterctl.launcher.submission.batch_script import CarriedLine as CarriedLi
 from clusterctl.launcher.submission.batch_script import Converted as Converted
 from clusterctl.launcher.submission.batch_script import convert
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError, reason
-from clusterctl.shared.record.file_systems import LOCAL
-from clusterctl.shared.record.files import nearest_existing, read_beginning, write_text
+from clusterctl.shared.record.files import LOCAL, nearest_existing, read_beginning, write_text
 from clusterctl.shared.spec import Cluster, from_record
 from clusterctl.shared.spec.records import InvalidRecord
 from clusterctl.shared.spec.values import Duration, as_name, plural

@@ -17,8 +17,8 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder, cluster_of_jobs
 from clusterctl.launcher.config.shown import Shown
-from clusterctl.launcher.observe.job_output import JobOutput, read_output
 from clusterctl.launcher.observe.lines import Growing, last_lines_offset
+from clusterctl.launcher.observe.logs import JobOutput, read_output
 from clusterctl.launcher.observe.run_names import is_run_id
 from clusterctl.launcher.observe.run_record import read_submission
 from clusterctl.launcher.observe.runs import newest_first

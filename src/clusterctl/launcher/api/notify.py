@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.find import as_run, query
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.notifications.notifier import Notifier
+from clusterctl.launcher.notifications.notifier import Outcome as Outcome
 from clusterctl.launcher.notifications.notifier import Try as Try
-from clusterctl.launcher.notifications.send import Outcome as Outcome
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.trackers.mirror import mirrors, update_all

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.config.shown import progress as progress_of
 from clusterctl.shared.errors import ClusterctlError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import RunDir
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.launcher.observe.roles import RoleStatus
+    from clusterctl.launcher.observe.rank_events import RoleStatus
     from clusterctl.launcher.observe.state import Status as Status
     from clusterctl.shared.spec import Batches, Cluster, Job
 
@@ -139,7 +138,7 @@ class Run(Shown):
     @operation()
     def batches(self) -> Batches | None:
         """How training divides the examples into batches; None for your own program. Raises ConfigError if damaged."""
-        from clusterctl.launcher.checks.training_set import batches
+        from clusterctl.launcher.checks.data_size import batches
 
         if self._job:
             return batches(self._job)
@@ -302,7 +301,7 @@ class Run(Shown):
     @operation()
     def roles(self) -> tuple[RoleStatus, ...]:
         """Its roles, if its job has several programs: ranks, nodes, states and restarts of each."""
-        from clusterctl.launcher.observe.roles import role_statuses
+        from clusterctl.launcher.observe.rank_events import role_statuses
         from clusterctl.launcher.observe.run_record import read_record
 
         return role_statuses(read_record(self.directory))

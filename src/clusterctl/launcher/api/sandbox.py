@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.sandbox import lifecycle
-from clusterctl.launcher.sandbox import node as power
+from clusterctl.launcher.sandbox import nodes as power
 from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, current, sandbox_folder
 from clusterctl.shared.errors import SlurmError, UsageError
 

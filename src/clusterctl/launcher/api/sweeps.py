@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run, waited
 from clusterctl.launcher.config import chosen_runs_folder
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.observe.runs import name_by_job
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.status import RunStatuses
 
 _LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
@@ -141,7 +140,7 @@ class Sweep(Shown):
         `axes` are values as for `clusterctl.sweep`: new combinations become additional runs, with the sweep's original
         code. Raises UsageError if there is nothing to do, ConfigError, and SlurmError.
         """
-        from clusterctl.launcher.api.submitting.resume_sweep import resume_sweep
+        from clusterctl.launcher.api.submitting.resume import resume_sweep
 
         warnings = resume_sweep(self.directory, cluster, axes=axes, hold=hold, progress=progress)
         return Sweep(self.path, warnings)

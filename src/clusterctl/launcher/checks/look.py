@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
 from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.checks.surroundings import (
@@ -30,7 +31,6 @@ from clusterctl.launcher.checks.surroundings import (
     Surroundings,
     WantedRun,
 )
-from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import expanded, runs_folder, state_path
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON
@@ -39,8 +39,7 @@ from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.launcher.submission.module_archives import standard_libraries
 from clusterctl.launcher.submission.plan import Programs
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import exists, nearest_existing, read_beginning
+from clusterctl.shared.record.files import clock_ahead, exists, nearest_existing, read_beginning
 from clusterctl.shared.record.ownership import is_trusted, open_parent, shared_parent
 from clusterctl.shared.spec import WORKLOADS
 from clusterctl.shared.spec.forward import in_source
@@ -324,8 +323,10 @@ def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:
     """Whether a program on several nodes can look up their names. Checked only on the emulator."""
     if cluster.is_slurm or job.workload != "command" or (job.resources.nodes or 1) == 1:
         return True
-    from clusterctl.launcher.emulator.host_names import names_resolve  # late: not for a Slurm cluster
-    from clusterctl.launcher.emulator.virtual_cluster import Machine
+    from clusterctl.launcher.emulator.virtual_cluster import (
+        Machine,
+        names_resolve,  # late: not for a Slurm cluster
+    )
 
     return names_resolve(Machine.load(Path(slurm.path_of("srun")).parent))
 

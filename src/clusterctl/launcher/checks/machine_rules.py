@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.checks.check import Check, fail, ok, warn
 from clusterctl.launcher.slurm.rules import Rules
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.file_systems import LOCAL
+from clusterctl.shared.record.files import LOCAL
 from clusterctl.shared.record.ownership import is_open
 from clusterctl.shared.spec.values import plural
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clusterctl.launcher.checks.check import Check, fail, warn
+from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.interpreters import interpreter_rules, program_rules
 from clusterctl.launcher.checks.job_rules import (
     batch_rules,
     code_rules,
     data_rules,
+    explain_refusal,
     launcher_rules,
     misfit,
     request_rules,
@@ -25,13 +27,11 @@ from clusterctl.launcher.checks.job_rules import (
 from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.launcher.checks.memory import estimate, memory_rules
-from clusterctl.launcher.checks.script_rules import explain_refusal
-from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
-from clusterctl.shared.record.file_systems import LOCAL
+from clusterctl.shared.record.files import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -77,12 +77,12 @@ GROUPS = {
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Command -> the module that has it, if that is not named after it.
 _MODULES = {
-    **dict.fromkeys(("alloc", "attach"), "nodes"),
+    **dict.fromkeys(("alloc", "attach", "tunnel"), "nodes"),
     **dict.fromkeys(("rerun", "cancel", "release"), "resume"),
-    **dict.fromkeys(("fetch", "export", "clean", "notify", "track"), "keep"),
+    **dict.fromkeys(("fetch", "export", "usage", "clean", "notify", "track"), "keep"),
     **dict.fromkeys(("monitor", "report", "dashboard"), "screens"),
     **dict.fromkeys(("why", "logs", "diff"), "explain"),
-    "doctor": "config",
+    **dict.fromkeys(("init", "doctor"), "config"),
 }
 # What other tools call a command.
 _SYNONYMS = {
@@ -233,7 +233,7 @@ def _explained(error: OSError) -> tuple[str, str]:
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:
-    from clusterctl.launcher.cli.flags import with_flags
+    from clusterctl.launcher.cli.options import with_flags
     from clusterctl.launcher.display.plain import plain_lines
 
     for label, text in (("error", message), ("hint", hint)):

@@ -19,7 +19,7 @@ import click
 
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.remote import request as api
-from clusterctl.launcher.api.remote.payload import Payload, Sends, load_payload, payload_of_restart, text_file
+from clusterctl.launcher.api.remote.request import Payload, Sends, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.plain import ForeignOutput, plain

@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from clusterctl.launcher.api.agents.limits import Limits
-from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
+from clusterctl.launcher.api.agents.plans import ACTIONS, Limits, Plans
 from clusterctl.launcher.cli.options import CTRL_C
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError

@@ -1,10 +1,10 @@
-"""`clusterctl nodes`, `alloc`, `attach`: free resources, held nodes, and a shell beside a rank."""
+"""`clusterctl nodes`, `alloc`, `attach`, `tunnel`: free resources, held nodes, and access to the nodes of a rank."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -12,10 +12,25 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.find import find, living
 from clusterctl.launcher.api.nodes import allocate, beside, fit, give_back, wait_for_nodes
 from clusterctl.launcher.api.nodes import nodes as nodes_of
-from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, shorthand, typed_settings, warn
+from clusterctl.launcher.api.remote.operations import client_data
+from clusterctl.launcher.cli.options import (
+    CTRL_C,
+    cluster_option,
+    echo_json,
+    output_option,
+    shorthand,
+    typed_settings,
+    warn,
+)
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import SlurmError, UsageError
 from clusterctl.shared.spec.values import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.launcher.api.tunnel import ListeningEnd
+
 
 # `clusterctl alloc`: reserve nodes for warm runs.
 
@@ -143,7 +158,7 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         else:
             echo_json(json_output.nodes(nodes_of(cluster), cluster))
         return
-    from clusterctl.launcher.cli.flags import with_flags
+    from clusterctl.launcher.cli.options import with_flags
     from clusterctl.launcher.display import tables, terminal
     from clusterctl.launcher.display.plain import plain_lines
 
@@ -158,3 +173,54 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         tables.show_partitions(console, inventory)
         console.print()
         tables.show_nodes(console, inventory.nodes.values())
+
+
+def listening_end(values: Mapping[str, Any]) -> ListeningEnd:
+    """The end of a tunnel on this machine, which prints its address once it is connected."""
+    from clusterctl.launcher.api.tunnel import ListeningEnd, parse_ports  # sockets: for this command alone
+    from clusterctl.launcher.display.plain import plain
+
+    ports, rank = parse_ports(values["ports"]), values["rank"]
+
+    def announce(node: str, problem: str) -> None:
+        click.echo(f"127.0.0.1:{ports.here}")
+        click.echo(f"connected to port {ports.there} on {plain(node)}, {ports.label(rank)}; {CTRL_C}", err=True)
+        if problem:
+            warn(f"{problem} yet" if problem.startswith("nothing") else problem)
+
+    return ListeningEnd(ports.here, announce, warn)
+
+
+@click.command(short_help="Connect to a port on a rank's node")
+@click.argument("name", metavar="RUN")
+@click.argument("ports", metavar="[ROLE:]PORT[:LOCAL]")
+@click.option(
+    "--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank on the node, of ROLE if given; default: 0."
+)
+@cluster_option
+@remotely(session=True, tunnel=listening_end)
+def tunnel(name: str, ports: str, rank: int, cluster: str | None) -> None:
+    """Connect port LOCAL of this machine to PORT on the node of a rank of RUN, until the rank ends or Ctrl-C.
+
+    Only a PORT on which a program of RUN listens can be reached. This machine listens on its loopback interface, and
+    other users cannot connect there. The connections pass through a step of RUN's job, and over ssh if the cluster file
+    has a host, where they need no port on the login node.
+
+    \b
+    Examples:
+      clusterctl tunnel @last 8888
+      clusterctl tunnel cora 6006:16006 --rank 3
+      clusterctl tunnel @last server:8000
+    """
+    from clusterctl.launcher.api.tunnel import open_tunnel, parse_ports, tunnel_step
+
+    wanted, run = parse_ports(ports), find(living(name, cluster), cluster)
+    place = run.rank_of(wanted.role, rank)
+    if not client_data():
+        end = listening_end({"ports": ports, "rank": rank})
+        open_tunnel(end, run, place, wanted.there)
+        click.echo(f"the tunnel ended: {end.ended}", err=True)
+        return
+    # The other end is on the machine where the command was typed: it has this process's input and output.
+    argv, environment = tunnel_step(run, place, wanted.there)
+    os.execve(argv[0], argv, environment)

@@ -1,10 +1,16 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the flags for what messages name.
+
+Messages serve Python programs, too. They name an argument as "`large_code=True`" and a key of the job as
+"`resources.nodes = 2`"; the command line shows the flags that do the same: --large-code, --set resources.nodes=2.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections import deque
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.shared.spec import Batches
+
 
 AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
 _STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "uv", "poetry", "conda")
@@ -234,7 +241,6 @@ def echo_json(record: Mapping[str, Any]) -> None:
 
 def warn(message: str, hint: str = "") -> None:
     """Print a warning to stderr."""
-    from clusterctl.launcher.cli.flags import with_flags
     from clusterctl.launcher.display.plain import plain
 
     click.echo(f"warning: {plain(with_flags(message))}", err=True)
@@ -251,7 +257,6 @@ def show_batches(batches: Batches | None) -> None:
 def show_advice(advice: str) -> None:
     """Print how a request compares with what earlier runs needed."""
     if advice:
-        from clusterctl.launcher.cli.flags import with_flags
         from clusterctl.launcher.display.plain import plain
 
         click.echo(plain(with_flags(advice)), err=True)
@@ -306,3 +311,36 @@ def browser() -> Callable[[Path], None]:
             warn(f"the browser did not start: {found.name}", f"open it yourself: {page}")
 
     return start
+
+
+# Arguments whose flag has another name.
+_OTHER = {"overrides": "--set", "axes": "--sweep", "file": "--sweep-file", "replacing": "--with", "script": "--from"}
+_ARRAY = "resources.sbatch.array"  # other keys get --set, which every command has that may show such a message
+_STRING = r'"(?:[^"\\\n]|\\.)*"'  # of JSON: a value that may contain anything
+_MARKED = re.compile(rf"`(?P<name>[a-z]\w*(?:\.[\w-]+)*)(?P<equals> ?= ?)(?P<value>(?:{_STRING}|[^`\"\n])*)`")
+
+
+def flag_of(argument: str) -> str:
+    """The flag that corresponds to an argument of the Python API."""
+    return _OTHER.get(argument) or f"--{argument.replace('_', '-')}"
+
+
+def with_flags(text: str) -> str:
+    """`text` with flags in place of the arguments and keys that it names."""
+    return _MARKED.sub(_flag, text)
+
+
+def _flag(found: re.Match[str]) -> str:
+    name, equals, value = found.group("name", "equals", "value")
+    if re.fullmatch(_STRING, value):
+        try:
+            value = json.loads(value)
+        except ValueError:  # a user's own text
+            return found[0]
+    if equals == "=":
+        words = [flag_of(name), *([] if value in ("", "True") else [value])]
+    elif equals == " = ":
+        words = ["--array", value] if name == _ARRAY else ["--set", f"{name}={value}"]
+    else:
+        return found[0]
+    return shlex.join(words)

@@ -52,12 +52,12 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, opene
     if opened and output == "-":
         raise UsageError("--open needs a file", "leave out --output -")
     start = browser() if opened else None
-    from clusterctl.launcher.display.report import archive
+    from clusterctl.launcher.display.report import page
     from clusterctl.launcher.display.report.markup import write_text
 
     several = len(names) > 1
-    named = [find(name, cluster) if several else archive.find_sweep_or_run(name, cluster) for name in names]
-    written = archive.render(named, metric, None if output is None else Path(output))
+    named = [find(name, cluster) if several else page.find_sweep_or_run(name, cluster) for name in names]
+    written = page.render(named, metric, None if output is None else Path(output))
     if output != "-":
         check_output(written.path, "report.html")
     warn_of(written.problems)
@@ -93,8 +93,7 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
       clusterctl dashboard
       clusterctl dashboard --port 8123
     """
-    from clusterctl.launcher.display.dashboard.application import Addresses, serve
-    from clusterctl.launcher.display.dashboard.data import DashboardData
+    from clusterctl.launcher.display.dashboard.application import Addresses, DashboardData, serve
 
     wanted = query(cluster=cluster, count=count)
 

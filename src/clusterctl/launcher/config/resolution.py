@@ -16,16 +16,15 @@ from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
 from clusterctl.launcher.config.program import ORIGIN, command_of, needs_interpreter, without_job_file
+from clusterctl.launcher.config.roles import chosen, parted
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
-from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.node.launch_command import DEEPSPEED, MPI, find_launch
 from clusterctl.shared.spec import SCRIPT, WORKLOADS, Container, Job, from_record
-from clusterctl.shared.spec.job import NO_IMAGE, Restart
+from clusterctl.shared.spec.job import NO_IMAGE, Notify, Restart, Track
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
-from clusterctl.shared.spec.notify import Notify, Track
 from clusterctl.shared.spec.records import RENAMED, InvalidRecord, Problem, alternatives, fields_of, with_new_names
 from clusterctl.shared.spec.train import LoopTrain
 from clusterctl.shared.spec.values import NO_GPUS

@@ -1,4 +1,4 @@
-"""`Shown`: values that look in Python as they do on the command line.
+"""How operations show what they return (`Shown`) and what they are doing (`Progress`, `ProgressListener`).
 
 They are made far below what draws them: `import clusterctl` says here who does (`Shown.drawer`), and imports it when
 something is drawn. Where that has not happened, as in the command line itself, they look like any dataclass.
@@ -49,3 +49,19 @@ class Shown:
 def progress(wanted: bool | None) -> Progress | None:
     """What to show while waiting; None for nothing. By default (None), only a notebook shows something."""
     return Shown.drawer().progress(wanted) if Shown.drawer and wanted is not False else None
+
+
+class ProgressListener:
+    """Ignores every report; `display.build_progress` shows them."""
+
+    def begin(self, text: str, total: int | None = None) -> None:
+        """The next step begins, of `total` bytes if known."""
+
+    def output(self, line: str) -> None:
+        """A program printed `line`."""
+
+    def advance(self, size: int) -> None:
+        """`size` more bytes are done."""
+
+
+SILENT = ProgressListener()

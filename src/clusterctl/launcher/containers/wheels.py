@@ -27,7 +27,7 @@ from urllib.request import Request, urlopen
 import clusterctl
 from clusterctl import __version__
 from clusterctl.launcher.config import shipped_folder
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.shared.errors import ImageError
 from clusterctl.shared.record.interpreter import environment, with_packages
 from clusterctl.shared.record.once import prepared_once

@@ -25,9 +25,8 @@ from clusterctl.launcher.observe.rank_events import deaths, ended_together
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.slurm_log import job_ends
 from clusterctl.launcher.observe.state import Status, state_of_job
-from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS
-from clusterctl.launcher.slurm.jobs import SlurmJob
+from clusterctl.launcher.slurm.jobs import Accounted, SlurmJob
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.node.signals import EXIT_TERMINATED
@@ -39,7 +38,7 @@ from clusterctl.shared.spec import CommandTrain, Job, Resources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.launcher.observe.job_output import JobOutput
+    from clusterctl.launcher.observe.logs import JobOutput
     from clusterctl.launcher.slurm import Inventory, Slurm
     from clusterctl.shared.spec import Cluster
 

@@ -32,8 +32,7 @@ from clusterctl.launcher.observe.telemetry import latest_samples, telemetry_file
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.file_systems import lateness
-from clusterctl.shared.record.files import exists, modified_at, names_in, status_of
+from clusterctl.shared.record.files import exists, lateness, modified_at, names_in, status_of
 from clusterctl.shared.record.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import Cancellation
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Slurm
-    from clusterctl.launcher.slurm.accounting import Accounted
+    from clusterctl.launcher.slurm.jobs import Accounted
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.spec import Cluster
 

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.config.progress import ProgressListener
+from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.display.plain import plain
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
+from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
 from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.ended_runs import Row

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from clusterctl.launcher.emulator import fifo, jobs, process_trees
-from clusterctl.launcher.emulator.exports import VARIABLE as EXPORTS
-from clusterctl.launcher.emulator.exports import exported
-from clusterctl.launcher.emulator.host_names import name_nodes
 from clusterctl.launcher.emulator.job_request import Options, count, spread
 from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
-from clusterctl.launcher.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
-from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name, node_names
+from clusterctl.launcher.emulator.variables import VARIABLE as EXPORTS
+from clusterctl.launcher.emulator.variables import batch_environment, exported, gpu_environment, task_environment
+from clusterctl.launcher.emulator.virtual_cluster import Machine, name_nodes, node_name, node_names
 from clusterctl.shared.errors import SlurmError
 
 _EFFECTIVE = """

@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import dependencies, fifo, jobs, process_trees, scheduling, starting
+from clusterctl.launcher.emulator import dependencies, fifo, jobs, process_trees, sbatch, scheduling
 from clusterctl.launcher.emulator.dependencies import Dependency
-from clusterctl.launcher.emulator.host_names import name_nodes
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
-from clusterctl.launcher.emulator.slurm_variables import batch_environment
-from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name
+from clusterctl.launcher.emulator.variables import batch_environment
+from clusterctl.launcher.emulator.virtual_cluster import Machine, name_nodes, node_name
 from clusterctl.shared.node.processes import descendants, stats
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Supervisor:
             return
         record = self.record._replace(tasks=tasks, **changes)  # type: ignore[arg-type]
         script = (self.job.folder / "script").read_bytes()
-        starting.start(self.machine, self.request, self.job.environment, script, record)
+        sbatch.start(self.machine, self.request, self.job.environment, script, record)
         self._note(tasks=left)
 
     # While running

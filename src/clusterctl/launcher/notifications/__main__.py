@@ -11,6 +11,6 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).absolute().parents[3])
 
-    from clusterctl.launcher.notifications.on_node import main
+    from clusterctl.launcher.notifications.notifier import main
 
     main(Path(sys.argv[1]))

@@ -1,39 +1,129 @@
 """Sends the pending notifications of one run to the channels in its `[notify]`.
 
-Below: which events of a run are worth one, the message, and the files that make each message sent at most once.
+Below: which events of a run are worth one, the message, and the files that make each message sent at most once. A
+message goes to a webhook or a command; errors are returned without the URL. `main` does this on a node, from the run's
+files, in a few seconds, and logs to host.log.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from http.client import HTTPException, InvalidURL
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
 
 from clusterctl.launcher.config.secrets import secrets_of
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.notifications.send import Delivery, Outcome, to_command, to_webhook, within
 from clusterctl.launcher.observe.attempt import read_alarm
 from clusterctl.launcher.observe.state import NEVER_STARTS
+from clusterctl.launcher.observe.status import no_slurm, statuses_of
 from clusterctl.launcher.observe.sweeps import best_value
+from clusterctl.shared.errors import ClusterctlError
 from clusterctl.shared.node.node_watch import alarm_of
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.record.heartbeats import IDLE, IDLE_GPUS
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.plain_text import duration, plain
 from clusterctl.shared.record.states import State
-from clusterctl.shared.spec.notify import RunEvent
+from clusterctl.shared.spec.job import RunEvent
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.diagnosis.diagnose import SlurmOf
     from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.vocabulary import Metric, Number
+
+
+_SCHEMES = ("https://", "http://")
+
+
+class Outcome(StrEnum):
+    SENT = "sent"
+    REFUSED = "refused"  # certainly not delivered
+    UNKNOWN = "unknown"  # may have been delivered
+
+
+class Delivery(NamedTuple):
+    """The outcome of sending a message, and the reason."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}" if self.reason else self.outcome
+
+
+def to_webhook(url: str, content: bytes, seconds: float) -> Delivery:
+    """POST JSON to `url`. Only the status of the response is read; `seconds` limits each network operation."""
+    if not url.startswith(_SCHEMES):
+        return Delivery(Outcome.REFUSED, "the URL does not start with https:// or http://")
+    headers = {"Content-Type": "application/json", "User-Agent": "clusterctl"}
+    opener = OpenerDirector()  # only HTTP, and no redirects: the URL is a secret, for its host alone
+    for handler in (ProxyHandler, HTTPHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
+        opener.add_handler(handler())
+    opener.add_handler(HTTPSHandler(context=ssl.create_default_context()))
+    try:
+        with opener.open(Request(url, content, headers), timeout=seconds):
+            return Delivery(Outcome.SENT)
+    except HTTPError as error:  # also a redirect
+        error.close()
+        return Delivery(Outcome.REFUSED, f"HTTP status {error.code}")
+    except URLError as error:  # not sent, or not completely
+        why = error.reason
+        return Delivery(Outcome.REFUSED, why.strerror or type(why).__name__ if isinstance(why, OSError) else str(why))
+    except (ValueError, InvalidURL):  # their messages contain the URL
+        return Delivery(Outcome.REFUSED, "invalid URL")
+    except (OSError, HTTPException) as error:  # while waiting for the response
+        return Delivery(Outcome.UNKNOWN, f"no response: {type(error).__name__}")
+
+
+def to_command(argv: Sequence[str], text: str, environment: Mapping[str, str], seconds: float) -> Delivery:
+    """Run a command with `text` on stdin; after `seconds` it is killed with its child processes."""
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, env=environment, start_new_session=True)
+    except (OSError, ValueError) as error:
+        return Delivery(Outcome.REFUSED, f"cannot start: {getattr(error, 'strerror', None) or error}")
+    try:
+        process.communicate(text.encode(errors="replace"), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return Delivery(Outcome.UNKNOWN, f"killed after {seconds:.0f} s")
+    code = process.returncode
+    return Delivery(Outcome.SENT) if code == 0 else Delivery(Outcome.REFUSED, f"exit code {code}")
+
+
+def within(seconds: float, send: Callable[[], Delivery]) -> Delivery:
+    """The result of `send` within `seconds`: a server that answers byte by byte never reaches a timeout."""
+    answers: list[Delivery] = []
+    thread = threading.Thread(target=lambda: answers.append(send()), name="notify", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else Delivery(Outcome.UNKNOWN, f"no response within {seconds:.0f} s")
 
 
 WAIT_SECONDS = 4.0  # for a connection, and for a response
@@ -245,3 +335,18 @@ def note(path: Path, delivery: Delivery) -> None:
     """Record the outcome of the try. If the disk is full, the try is not repeated."""
     with suppress(OSError):
         path.write_text(f"{delivery}\n", encoding="utf-8")
+
+
+ON_NODE_SECONDS = 8.0  # the batch script kills this process after 9
+
+
+def main(folder: Path) -> None:
+    """Send the pending messages about the run in `folder`; the rest is left to `clusterctl notify`."""
+    notifier = Notifier(dict(os.environ), no_slurm, time.monotonic() + ON_NODE_SECONDS)
+    try:
+        for status in statuses_of([RunDir(folder)], no_slurm).statuses:
+            for one in notifier.send_pending(status):
+                if one.delivery.outcome is not Outcome.SENT:
+                    print(f"clusterctl[notify]: {one.what.event}: {one.channel}: {one.delivery}", file=sys.stderr)
+    except (ClusterctlError, OSError) as error:
+        print(f"clusterctl[notify]: {error}", file=sys.stderr)

@@ -28,8 +28,7 @@ from clusterctl.launcher.submission.code_files import in_threads
 from clusterctl.launcher.submission.snapshot import PARTS
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.file_systems import local_devices
-from clusterctl.shared.record.files import exists, is_folder, open_regular, read_regular, read_whole
+from clusterctl.shared.record.files import exists, is_folder, local_devices, open_regular, read_regular, read_whole
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Better
 from clusterctl.shared.spec import to_record

@@ -4,6 +4,9 @@ The time of a line is the timestamp at its start, else the time at which it was 
 Within an attempt the lines of all files are merged by time, keeping the order within each file. Memory use is bounded,
 however large the logs are. `LogPace` decides which files of a followed run to check, `WrittenTimes` reads the times at
 which lines without a timestamp were written.
+
+Of any other job, the output of its batch script: the beginning and the end of its files, since its last start. A job
+that Slurm has started again may append to the files of its earlier starts.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clusterctl.launcher.observe.attempt import read_host
-from clusterctl.launcher.observe.lines import Growing, last_lines_offset, offset_of_time
+from clusterctl.launcher.observe.lines import MISSING, Growing, last_lines_offset, offset_of_time, text_lines
 from clusterctl.launcher.observe.rank_events import beginnings, event_files
+from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
 from clusterctl.shared.errors import NotFoundError
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import exists, modified_at, parse_record, status_of
@@ -549,3 +553,60 @@ class _Repetitions:
         self.groups.popleft()
         self.released += 1
         return not self.groups
+
+
+_MOST_BYTES = 2**17  # at either end of a file: many ranks may share it
+_BETWEEN_CLOCKS_SECONDS = 60.0  # between the clocks of a node and of the controller
+_STARTED_AGAIN = frozenset({EndedBy.PREEMPTION, EndedBy.REQUEUE, EndedBy.NODE_FAILURE})
+_SLURMS = re.compile(r"(?:slurmstepd|srun)[\w.-]*: ")
+
+
+@dataclass(frozen=True)
+class JobOutput:
+    """The lines of a job's files. `printed` are those of stdout, if stderr has a file of its own.
+
+    `changed`: when a file last grew, by the file server's clock; `unknown`: files that could not be read, and why.
+    """
+
+    lines: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    changed: float | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether stdout and stderr share a file, so that any line may be about progress."""
+        return len(self.files) < 2
+
+
+def read_output(files: Sequence[Path], started: float | None = None) -> JobOutput:
+    """Read `files`: one for stdout and stderr, or one for each. `started` is the job's last start, if known."""
+    texts = [text_lines(path, _MOST_BYTES, head=True) for path in files]
+    unknown = [
+        f"{path}: {'no such file on this machine' if text.problem == MISSING else text.problem}"
+        for path, text in zip(files, texts, strict=True)
+        if text.problem
+    ]
+    changed = []
+    for path in files:
+        with suppress(OSError):
+            changed.append(status_of(path).st_mtime)
+    *printed, lines = [since_start(text.lines, started) for text in texts] or [()]
+    newest = max(changed, default=None)
+    return JobOutput(lines, printed[0] if printed else (), tuple(files), newest, tuple(unknown))
+
+
+def since_start(lines: tuple[str, ...], started: float | None) -> tuple[str, ...]:
+    """Those of `lines` that were written since `started`; if that is unknown, since a start that Slurm's lines show."""
+    for at in range(len(lines) - 1, -1, -1):
+        for end in job_ends(lines[at : at + 1]):
+            when = time_of(end.at.encode())
+            if started is not None and when is not None:
+                earlier = when < started - _BETWEEN_CLOCKS_SECONDS
+            else:
+                later = any(not _SLURMS.match(line) for line in lines[at + 1 :])
+                earlier = end.by in _STARTED_AGAIN and later
+            if earlier:
+                return lines[at + 1 :]
+    return lines

@@ -1,4 +1,8 @@
-"""run.json, parsed: what was submitted, and which runs it depends on; then the small files of its later life."""
+"""run.json, parsed: what was submitted, and which runs it depends on; then the small files of its later life.
+
+Elements of an array of a user's batch script are runs, too, whose directories are made when they start. The array's
+directory has what they share (`submission.user_script`), and is the record of an element without a directory.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,60 @@ import functools
 import json
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
 from clusterctl.launcher.observe.run_names import is_run_id
-from clusterctl.launcher.observe.script_arrays import array_of
-from clusterctl.launcher.slurm.queue import element_id
+from clusterctl.launcher.slurm.queue import element_id, is_among
 from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.node.script_start import make_element
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import status_of
-from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir
+from clusterctl.shared.record.files import exists, status_of
+from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir, SweepDir
 from clusterctl.shared.record.ownership import is_trusted, owner_name
+from clusterctl.shared.record.plain_text import numbers_in
 from clusterctl.shared.record.roles import MOST_RANKS, seating
 from clusterctl.shared.spec import SCRIPT, Cluster, Job
 from clusterctl.shared.spec.records import from_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import ArrayDir
     from clusterctl.shared.record.roles import Seating
+
+
+def array_of(run: RunDir) -> RunDir | None:
+    """The directory of the array, if `run` is an element of one and has no directory yet; None for any other run."""
+    sweep, _, index = run.id.rpartition(".")
+    if not is_run_id(sweep) or not is_run_id(run.id) or exists(run.path):
+        return None
+    array = RunDir(SweepDir.of(run.path.parent, sweep).array(0).path)
+    indices = read_fields(array.run_json).text("array")
+    if not indices or not is_among(int(index), indices) or exists(array.begun / index):
+        return None
+    return array
+
+
+def make_directory(run: RunDir, job_id: str | None) -> None:
+    """Make the directory of an element that has none yet; does nothing for any other run. Raises OSError."""
+    if job_id and (array := array_of(run)):
+        with suppress(FileExistsError):  # it has just started
+            make_element(array.path, run.id.rpartition(".")[2], job_id)
+
+
+def indices_of(array: ArrayDir) -> Sequence[int]:
+    """The indices of the elements of an array, be it of a sweep or of a batch script."""
+    if runs := read_fields(array.array_json).texts("runs"):
+        return range(len(runs))
+    with suppress(ValueError):
+        return numbers_in(read_fields(RunDir(array.path).run_json).text("array"))
+    return ()
 
 
 T = TypeVar("T", float, str)

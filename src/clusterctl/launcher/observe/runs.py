@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
-from clusterctl.launcher.observe.run_record import read_submission, read_successor
-from clusterctl.launcher.observe.script_arrays import array_of
+from clusterctl.launcher.observe.run_record import array_of, read_submission, read_successor
 from clusterctl.launcher.slurm.jobs import is_of, job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.files import exists, with_retries

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.observe.lines import log_lines
-from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.jobs import Accounted
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.fields import read_fields

@@ -19,9 +19,8 @@ from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import FAILED, job_name
-from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
+from clusterctl.launcher.observe.run_record import make_directory, newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import is_written, name_by_job, newest_first, newest_ids, newest_submissions
-from clusterctl.launcher.observe.script_arrays import make_directory
 from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
@@ -29,7 +28,7 @@ from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError, UsageError
-from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.files import lateness
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import Better, metric_of, score_of

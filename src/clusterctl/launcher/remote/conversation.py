@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.remote import ssh
 from clusterctl.launcher.remote.answers import GONE
-from clusterctl.launcher.remote.connection import NotStarted, Session, SessionEnded
+from clusterctl.launcher.remote.connection import NotStarted, Repeat, Session, SessionEnded, ShownSoFar
 from clusterctl.launcher.remote.package import package
-from clusterctl.launcher.remote.shown import Repeat, ShownSoFar
 from clusterctl.shared.errors import HostError
 
 if TYPE_CHECKING:
+    from clusterctl.launcher.remote.connection import Callbacks
     from clusterctl.launcher.remote.frames import RemoteRequest
-    from clusterctl.launcher.remote.shown import Callbacks
 
 _NO_PYTHON = 93  # exit code of the install command
 _SSH_FAILED = 255

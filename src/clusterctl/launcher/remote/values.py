@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ERRORS = {
     "clusterctl.launcher.api.run": ("RunFailed",),
     "clusterctl.launcher.api.sweeps": ("SweepFailed",),
-    "clusterctl.launcher.config.stages": ("HasStages",),
+    "clusterctl.launcher.config.roles": ("HasStages",),
     "clusterctl.launcher.submission.code_files": ("LargeCode",),
     "clusterctl.launcher.submission.sbatch": ("SlurmRefused",),
 }

@@ -19,7 +19,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.places import shipped_folder
-from clusterctl.launcher.sandbox import marked_processes, network, node
+from clusterctl.launcher.sandbox import marked_processes, nodes
 from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, boot_id, current
 from clusterctl.shared.errors import SlurmError, UsageError
 from clusterctl.shared.record.files import write_text
@@ -63,14 +63,14 @@ def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None)
         _remove(folder)
         make_private(folder)
         if namespaces is None:
-            namespaces = network.namespaces_allowed()
+            namespaces = nodes.namespaces_allowed()
         sandbox = Sandbox(
             folder=str(folder),
             boot_id=boot_id(),
             request=request,
             namespaces=namespaces,
-            network=network.free_network(folder) if namespaces else "127.0.0",
-            ports=network.free_ports(2 + request.nodes),
+            network=nodes.free_network(folder) if namespaces else "127.0.0",
+            ports=nodes.free_ports(2 + request.nodes),
         )
         try:
             write_files(sandbox)
@@ -92,7 +92,7 @@ def status(folder: Path) -> SandboxStatus:
     sandbox = current(folder)
     if sandbox is None:
         return SandboxStatus(sandbox=None, nodes={})
-    return SandboxStatus(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node.states(sandbox))
+    return SandboxStatus(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=nodes.states(sandbox))
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def check_cgroups() -> None:
 
 def _start(sandbox: Sandbox) -> None:
     if sandbox.namespaces:
-        network.lay_network(sandbox)
+        nodes.lay_network(sandbox)
     # Slurm's authentication daemon, with the sandbox's own key. --force accepts a socket in a private folder.
     argv = ["munged", "--foreground", "--num-threads=10", "--force"]
     argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
@@ -148,7 +148,7 @@ def _start(sandbox: Sandbox) -> None:
 
 def _switch_on(sandbox: Sandbox) -> None:
     """Start the nodes that are off, and wait only for them, since others may be cut off."""
-    node.wait_for(sandbox, node.switch_on(sandbox, *sandbox.names))
+    nodes.wait_for(sandbox, nodes.switch_on(sandbox, *sandbox.names))
 
 
 def _call(sandbox: Sandbox, *argv: str) -> None:
@@ -180,7 +180,7 @@ def _stop(folder: Path) -> bool:
     while alive := marked_processes.find(folder):
         found = True
         marked_processes.end(alive)
-    network.remove_network(folder)
+    nodes.remove_network(folder)
     if (folder / "etc" / "cgroup.conf").exists():
         # slurmd leaves empty groups behind: remove the inner ones first.
         tops = [top for one in (folder / "spool").iterdir() for top in _CGROUPS.glob(f"*/slurm_{one.name}")]

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.slurm import queue
-from clusterctl.launcher.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
 from clusterctl.launcher.slurm.jobs import (
     LISTED_JOBS,
+    SACCT,
+    SHOW_JOB,
+    Accounted,
     SlurmJob,
     is_of,
     of_array,
     parse_accounted_jobs,
+    parse_accounting,
     parse_jobs,
     parse_listed,
+    parse_shown,
     sacct_jobs,
 )
 from clusterctl.launcher.slurm.nodes import SINFO, Inventory, configured_nodes, parse_nodes

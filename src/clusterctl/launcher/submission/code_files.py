@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from clusterctl.launcher.submission.git import leads_outside, listed_files
 from clusterctl.shared.errors import ConfigError
-from clusterctl.shared.record.cache_file import read_cache, write_cache
-from clusterctl.shared.record.file_systems import local_devices
+from clusterctl.shared.record.files import local_devices
+from clusterctl.shared.record.ownership import read_cache, write_cache
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:

@@ -4,44 +4,197 @@ ENVIRONMENTS/<key>/                 a venv; the key is that of its packages, Pyt
 ENVIRONMENTS/<key>/environment.json what is in it, written last
 ENVIRONMENTS/.<key>.lease/          while it is built, in a folder inside; renamed when it is complete
 ENVIRONMENTS/.users/<key>           links to the folders of runs that may refer to environments
+
+For a login node without internet, the machine where the command was typed fetches wheels and sends them. It reads its
+own lock file, and learns from the login node only for which Python and platform. It starts pip alone, which runs no
+code of the packages, since wheels are only downloaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shlex
 import shutil
+import struct
+import sys
+import tempfile
 import time
-from typing import TYPE_CHECKING
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import RECORD
-from clusterctl.launcher.config.locks import require_extras, without_credentials
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.locks import lock_text, read_pins, require_extras, require_wheels, without_credentials
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.containers.engine import follow
-from clusterctl.launcher.submission.fetched_wheels import receive
-from clusterctl.launcher.submission.installers import (
-    has_own_pip_index,
-    has_own_uv_index,
-    installer_variables,
-    pip_of,
-    run_installer,
-    silent,
-)
+from clusterctl.launcher.containers.wheels import platforms
+from clusterctl.launcher.submission.sent_code import Unpacked
 from clusterctl.shared.errors import ConfigError, reason
-from clusterctl.shared.record.files import exists, write_json, write_text
+from clusterctl.shared.record.files import exists, open_regular, read_whole, write_json, write_text
 from clusterctl.shared.record.interpreter import environment as environment_of_python
-from clusterctl.shared.record.interpreter import isolated
+from clusterctl.shared.record.interpreter import isolated, with_packages
 from clusterctl.shared.record.once import prepared_once
-from clusterctl.shared.record.ownership import make_private, require_own
+from clusterctl.shared.record.ownership import make_new, make_private, require_own
+from clusterctl.shared.record.plain_text import plain
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.config.environment import Environment
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.environment import Environment, Facts
+    from clusterctl.launcher.config.locks import Pins
+    from clusterctl.launcher.config.sent import ClientData
+    from clusterctl.launcher.config.shown import ProgressListener
+
+
+_MOST_WORDS = 800  # characters of an installer's explanation
+# These would install elsewhere, or refuse to install in an environment that is not active.
+_MISLEADING: tuple[str, ...] = (
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+    "PIP_REQUIRE_VIRTUALENV",
+    "PIP_PYTHON",
+    "PIP_DRY_RUN",
+)
+_MISLEADING += ("UV_TARGET", "UV_PREFIX", "UV_SYSTEM_PYTHON", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME")
+_MINOR = re.compile(r"WARNING:|\[notice\]|Using Python|Checked \d|Found \d|Looking in |Collecting |Downloading ")
+_PIP = ("-m", "pip", "--disable-pip-version-check")
+_UV_FILES = ("/etc/uv/uv.toml", "~/.config/uv/uv.toml")
+
+
+def installer_variables() -> dict[str, str]:
+    """The environment of pip and uv, without what would make them install elsewhere."""
+    return {name: value for name, value in environment_of_python().items() if name not in _MISLEADING}
+
+
+def pip_of(facts: Facts | None = None) -> list[str]:
+    """How to start pip: that of this interpreter or, without one, of that which an environment extends."""
+    pips = [with_packages(sys.executable, *_PIP), *([with_packages(facts.base, *_PIP)] if facts else [])]
+    for pip in pips:
+        if follow([*pip, "--version"], silent, installer_variables())[0] == 0:
+            return pip
+    message = f"environment: there is neither uv nor pip to build it with: {' or '.join(pip[0] for pip in pips)}"
+    raise ConfigError(message, f"{shlex.quote(sys.executable)} -m ensurepip, or install uv")
+
+
+def has_own_pip_index(pip: Sequence[str], variables: Mapping[str, str]) -> bool:
+    """Whether the user or the site has named a package index, such as a mirror, to pip."""
+    _, output = follow([*pip, "config", "list"], silent, variables)
+    return any(re.match(r"(?:\w+|:env:)\.index-url=", line) for line in output)
+
+
+def has_own_uv_index(variables: Mapping[str, str]) -> bool:
+    """The same for uv."""
+    if variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL"):
+        return True
+    files = (Path(os.path.expanduser(one)) for one in _UV_FILES)  # noqa: PTH111 - total
+    named = re.compile(rb"(?m)^\s*(?:index-url\b|default\s*=\s*true)")
+    return any(named.search(read_whole(one)) for one in files if exists(one))
+
+
+def run_installer(
+    name: str,
+    words: Sequence[str],
+    progress: ProgressListener,
+    variables: Mapping[str, str],
+    wanted: Pins | None = None,
+) -> None:
+    """Run one step. Raises ConfigError with the program's own words."""
+
+    def output(line: str) -> None:
+        progress.output(without_credentials(plain(line)))
+
+    code, last = follow(words, output, variables)
+    if code == 0:
+        return
+    said = _words(last) or f"exit code {code}"
+    what = f"environment: {name} refuses {wanted.file}: {said}" if wanted else f"environment: {name}: {said}"
+    again = "uv lock"
+    if wanted and not wanted.complete:
+        again = f"uv pip compile requirements.in --output-file {wanted.file}"
+    hint = f"is it complete, and its index reachable? to lock it again: {again}"
+    if re.search(r"(?i)no space left|disk quota", said):
+        hint = "see: df -h"
+    raise ConfigError(what, hint)
+
+
+def _words(lines: Sequence[str]) -> str:
+    """What an installer printed as its reason, on one line."""
+    cleaned = [re.sub(r"^[\s×╰│├─▶]+", "", plain(line)).strip() for line in lines]
+    kept = [line for line in cleaned if line and not _MINOR.match(line)]
+    text = without_credentials(" ".join(re.sub(r"^(?i:error):\s*", "", line) for line in kept))
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
+
+
+def silent(_: str) -> None:
+    return
+
+
+_HEAD = struct.Struct(">HQ")  # before each file: the lengths of its name and of its content
+_PIECE = 2**18
+_WHEEL = re.compile(r"[A-Za-z0-9_.!+-]+\.whl")
+_MOST_TEXT = 200
+
+
+def receive(environment: Environment, client: ClientData, folder: Path, progress: ProgressListener) -> None:
+    """Fill the new `folder` with the wheels of `environment`, from the machine where the command was typed."""
+    assert environment.facts
+    progress.begin("receiving the wheels from the machine where the command was typed")
+    facts = {"libc": environment.facts.libc, "markers": dict(environment.facts.markers)}
+    stream = Unpacked(client.ask({"wheels": str(environment.lock), **facts}))
+    make_new(folder)
+    while head := b"".join(stream.read(_HEAD.size)):
+        length, size = _HEAD.unpack(head)
+        name = b"".join(stream.read(length)).decode(errors="replace")
+        if not name:
+            return
+        if not _WHEEL.fullmatch(name):
+            raise ConfigError(f"environment: not a wheel: {name!r}", "submit again")
+        with (folder / name).open("xb") as file:
+            for piece in stream.read(size):
+                file.write(piece)
+                progress.advance(len(piece))
+
+
+def fetched(lock: Path, question: dict[str, Any], progress: ProgressListener) -> Iterator[bytes]:
+    """The pieces of the answer to `receive`: the wheels of this machine's file `lock`. Raises ConfigError."""
+    markers, libc = question.get("markers"), re.fullmatch(r"glibc 2\.([0-9]{1,3})", str(question.get("libc")))
+    texts = [*markers.items()] if isinstance(markers, dict) else []
+    if not all(isinstance(text, str) and len(text) <= _MOST_TEXT for pair in texts for text in pair):
+        raise ConfigError("environment: the login node described its Python wrongly", "submit again")
+    known = dict(texts)
+    python, machine = str(known.get("python_full_version")), str(known.get("platform_machine"))
+    if not libc or not re.fullmatch(r"3\.[0-9]{1,3}(\.[0-9]+)?[a-z0-9+]*", python) or not re.fullmatch(r"\w+", machine):
+        raise ConfigError("environment: cannot fetch wheels for that login node", "only for Python 3 with glibc")
+    wanted = read_pins(lock.name, lock_text(lock), known)
+    require_wheels(wanted)
+    packer = zlib.compressobj(0)
+    with tempfile.TemporaryDirectory(prefix="clusterctl-wheels-") as place:
+        folder, requirements = Path(place, "wheels"), Path(place, "requirements.txt")
+        make_new(folder)
+        write_text(requirements, wanted.requirements)
+        variables, pip = installer_variables(), pip_of()
+        if wanted.index and not has_own_pip_index(pip, variables):
+            variables["PIP_INDEX_URL"] = wanted.index
+        progress.begin(f"fetching the wheels of {wanted.file} for Python {python}, glibc 2.{libc[1]} on {machine}")
+        words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp", "--no-input"]
+        version = ".".join(python.split(".")[:2])
+        words += [f"--python-version={version}", *(f"--platform={one}" for one in platforms(machine, int(libc[1])))]
+        run_installer(
+            "pip", [*pip, *words, "--dest", str(folder), "-r", str(requirements)], progress, variables, wanted
+        )
+        for path in sorted(folder.iterdir()):
+            with open_regular(path) as file:
+                yield packer.compress(_HEAD.pack(len(path.name.encode()), path.stat().st_size) + path.name.encode())
+                while piece := file.read(_PIECE):
+                    yield packer.compress(piece)
+    yield packer.compress(_HEAD.pack(0, 0)) + packer.flush()
+
 
 USERS = ".users"
 _REQUIREMENTS = "requirements.txt"

@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.node.staging import is_installed
 from clusterctl.shared.record.files import exists, open_regular, replacing
@@ -27,7 +27,7 @@ from clusterctl.shared.record.ownership import make_private
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.shared.record.layout import RunDir
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.config.sent import ClientData, SentProject
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.submission.snapshot import Code
 
 _SIZE = struct.Struct(">Q")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.submission.code_files import (
     QUIET_SECONDS,
     KnownDigests,
@@ -30,8 +30,7 @@ from clusterctl.launcher.submission.code_files import (
     stamp_of,
 )
 from clusterctl.shared.errors import ConfigError
-from clusterctl.shared.record.file_systems import local_devices
-from clusterctl.shared.record.files import exists, is_folder
+from clusterctl.shared.record.files import exists, is_folder, local_devices
 from clusterctl.shared.record.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.shared.record.ownership import make_new, make_private, require_own
 from clusterctl.shared.spec.values import plural
@@ -39,7 +38,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.submission.code_files import CodeFile
     from clusterctl.shared.record.layout import RunDir
 

@@ -21,8 +21,7 @@ from clusterctl.shared.node.leftovers import end_own
 from clusterctl.shared.node.node_link import NodeLink
 from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, LeftForNow, StopRequest
 from clusterctl.shared.record.checkpoints import SuccessorWatch, newer_attempt
-from clusterctl.shared.record.file_systems import lateness
-from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.files import lateness, read_json
 from clusterctl.shared.record.heartbeats import Pulse
 from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.layout import Attempt, RunDir, current_attempt

@@ -21,8 +21,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.files import clock_ahead, write_json
 from clusterctl.shared.record.layout import Attempt, Inside, RunDir, current_attempt
 from clusterctl.shared.record.place import Place
 

@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.shared.record.file_systems import lateness
-from clusterctl.shared.record.files import write_first
+from clusterctl.shared.record.files import lateness, write_first
 from clusterctl.shared.record.heartbeats import (
     BEAT_SECONDS,
     ENDED,

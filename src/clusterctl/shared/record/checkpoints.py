@@ -19,10 +19,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.files import (
     exists,
     is_listed,
+    lateness,
     names_in,
     open_regular,
     read_json,

@@ -14,8 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.shared.record.file_systems import clock_ahead
-from clusterctl.shared.record.files import exists, is_listed, status_of
+from clusterctl.shared.record.files import clock_ahead, exists, is_listed, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,22 +1,30 @@
-"""Makes and checks folders whose content is executed as this user: nobody else may own them or write to them."""
+"""What belongs to this user alone: folders whose content is executed, and cache files.
+
+Nobody else may own such a folder or write to it. A cache file holds JSON that can be recomputed, and is used only if it
+is intact, owned by this user and of this format. It needs no lock: files are replaced atomically, and the later of two
+processes wins.
+"""
 
 from __future__ import annotations
 
 import grp
+import hashlib
+import json
 import os
 import pwd
 import shlex
 import stat
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.shared.errors import ConfigError, reason
-from clusterctl.shared.record.files import exists, status_of, with_retries
+from clusterctl.shared.record.files import exists, read_regular, status_of, with_retries, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
 
@@ -197,3 +205,39 @@ def _named(owner: int) -> str:
 
 def _quoted(path: Path) -> str:
     return shlex.quote(os.fspath(path))
+
+
+_MOST_BYTES = 2**28
+
+
+class CacheContent(NamedTuple):
+    """The `content`, and `lines` that the caller parses only when needed."""
+
+    content: Any
+    lines: list[str]
+
+
+def read_cache(path: Path, form: Any) -> CacheContent | None:
+    """Read what `write_cache` wrote; None if it is missing, damaged, another user's or of another `form`."""
+    try:
+        require_own(path.parent, "")
+        digest, _, body = read_regular(path, lambda file: file.read(_MOST_BYTES)).partition(b"\n")
+    except (OSError, ConfigError):
+        return None
+    if digest != _digest(body):
+        return None
+    first, *lines = body.decode(errors="surrogateescape").split("\n")
+    found, content = json.loads(first)
+    return CacheContent(content, lines) if found == form else None
+
+
+def write_cache(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
+    """Cache `content` for the next process; `form` is the version of its format. Errors are ignored."""
+    body = "\n".join([json.dumps([form, content]), *lines])
+    with suppress(OSError, ConfigError):
+        make_private(path.parent)
+        write_text(path, f"{_digest(body.encode(errors='surrogateescape')).decode()}\n{body}")
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from clusterctl.shared.spec.job import Container, Environment
-from clusterctl.shared.spec.notify import Notify, Track
+from clusterctl.shared.spec.job import Container, Environment, Notify, Track
 from clusterctl.shared.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]

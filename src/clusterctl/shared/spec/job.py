@@ -1,15 +1,11 @@
-"""A job: what to run. The dataclasses of a job file, table by table.
-
-The string below a field is its description; `spec.keys` reads it.
-"""
+"""A job: what to run. The dataclasses of a job file, table by table; `[notify]` is also one of cluster files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated
 
-from clusterctl.shared.spec.notify import Notify, Track
-from clusterctl.shared.spec.role import Role, RoleName
 from clusterctl.shared.spec.train import Data, Train
 from clusterctl.shared.spec.values import (
     LARGEST,
@@ -25,6 +21,7 @@ from clusterctl.shared.spec.values import (
     Minutes,
     Name,
     Natural,
+    NotEmpty,
     OneOf,
     Option,
     OptionText,
@@ -35,6 +32,98 @@ from clusterctl.shared.spec.values import (
     Unshown,
     Word,
 )
+
+RoleName = Annotated[str, Matches(r"[A-Za-z][A-Za-z0-9_-]{0,30}", "a short name of letters, digits, _ and -")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """`[[role]]`: one program of a job with several, and where it runs; its `name` is set beside these keys."""
+
+    program: Annotated[tuple[Text, ...], NotEmpty()]
+    """Program and arguments, such as ["python", "serve.py", "--port", "{port}"]; {{ is a brace."""
+    nodes: Count = 1
+    """Number of nodes."""
+    share: bool = False
+    """Whether it runs on the nodes of the role before it that has its own, with CPUs and GPUs of its own there."""
+    tasks_per_node: Count | None = None
+    """Ranks on each node; by default one per GPU of the role, or one if it has none or torchrun starts them."""
+    cpus_per_task: Count = 1
+    """CPU cores for each rank."""
+    gpus_per_node: Natural = 0
+    """GPUs on each node, which its ranks share; other roles do not see them."""
+    needs: tuple[RoleName, ...] = ()
+    """Roles that must be ready before it starts."""
+    ready: Line | None = None
+    """How a rank shows that it is ready: "http://{host}:{port}/health", "tcp://{host}:{port}", "file:PATH" or
+    "log:TEXT"; by default it is once started."""
+    ready_within: Annotated[Seconds, AtLeast(1)] = 600
+    """How long after its start all its ranks must be ready; otherwise the job ends."""
+    ends: Annotated[str, OneOf(("role", "job"))] = "role"
+    """What its end with exit code 0 ends: only the role, or the whole job, with the other roles."""
+    restart: Annotated[str, OneOf(("job", "role", "never"))] = "job"
+    """What is started again when one of its ranks is killed: all roles, or only this rank, also after a failure; or
+    nothing."""
+    grace: Seconds = 10
+    """How long its program may take to exit after TERM before it is killed."""
+    image: Word | None = None
+    """Its image, instead of that of [container], whose other keys apply; "none": it runs on the host."""
+    env: Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()] = field(default_factory=dict)
+    """Environment variables of this role only; placeholders are filled in."""
+
+
+class RunEvent(StrEnum):
+    """A change of a run that can be notified."""
+
+    FINISHED = "finished"
+    FAILED = "failed"  # ended in any other way, except when cancelled
+    RESTARTED = "restarted"  # an attempt has ended, and the run is back in the queue
+    STALLED = "stalled"  # the watchdog has raised an alarm
+
+
+EVENTS = tuple(event.value for event in RunEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notify:
+    """`[notify]`: where to report that a run finishes, fails, restarts or stalls."""
+
+    url_variable: Annotated[EnvName, Unshown()] | None = None
+    """Environment variable with the URL of a webhook, such as "SLACK_WEBHOOK"; its value is kept secret."""
+    format: Annotated[str, OneOf(("json", "slack", "matrix"))] = "json"
+    """What the webhook expects: every value as JSON, or a message for Slack or Matrix."""
+    command: tuple[Text, ...] = ()
+    """Program and arguments to run for each message, which it reads from stdin."""
+    events: tuple[Annotated[str, OneOf(EVENTS)], ...] = EVENTS
+    """Events to report."""
+
+    @property
+    def wanted(self) -> bool:
+        return self.url_variable is not None or bool(self.command)
+
+
+# `[track]` of a job file, a cluster file or the user's configuration: which trackers receive a run's metrics.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """`[track]`: the trackers that receive the run's metrics, its settings and how it ended."""
+
+    tensorboard: bool = False
+    """Whether to write TensorBoard event files to the folder `tensorboard` in the run directory."""
+    wandb: Line | None = None
+    """Project in Weights & Biases, as "project" or "entity/project"; WANDB_API_KEY authenticates you."""
+    mlflow: Line | None = None
+    """MLflow tracking server, such as "http://mlflow:5000"; the experiment has the job's name."""
+    where: Annotated[str, OneOf(("node", "login"))] = "node"
+    """What sends the metrics: the run's first node or, if nodes have no internet access, `clusterctl track` on the
+    login node."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trackers that are set."""
+        return tuple(name for name in ("tensorboard", "wandb", "mlflow") if getattr(self, name))
+
 
 Roles = dict[RoleName, Role]
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]

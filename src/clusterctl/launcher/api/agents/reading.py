@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clusterctl.launcher.api import json_output
-from clusterctl.launcher.api.agents.pages import OUTPUT
-from clusterctl.launcher.api.agents.tools import LONGEST_TEXT, Settings, Tool
+from clusterctl.launcher.api.agents.tools import LONGEST_TEXT, OUTPUT, Settings, Tool
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings as typed_settings
 from clusterctl.launcher.config.secrets import HIDDEN

@@ -19,10 +19,9 @@ from mcp.server import Server as Protocol
 from mcp.server.stdio import stdio_server
 
 import clusterctl
-from clusterctl.launcher.api.agents.pages import Cursors, as_json
 from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
 from clusterctl.launcher.api.agents.reading import READING, read
-from clusterctl.launcher.api.agents.tools import Tool
+from clusterctl.launcher.api.agents.tools import Cursors, Tool, as_json
 from clusterctl.launcher.config import load_cluster
 from clusterctl.shared.errors import ClusterctlError, UsageError, reason
 from clusterctl.shared.record.plain_text import plain

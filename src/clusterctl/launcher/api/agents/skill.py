@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.agents.limits import Limits
-from clusterctl.launcher.api.agents.plans import ACTIONS, Plans
+from clusterctl.launcher.api.agents.plans import ACTIONS, Limits, Plans
 from clusterctl.launcher.api.agents.reading import READING
 
 if TYPE_CHECKING:

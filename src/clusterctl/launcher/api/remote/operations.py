@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.config.client_data import client_data as client_data
-from clusterctl.launcher.config.progress import ProgressListener
+from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
-    from clusterctl.launcher.api.remote.payload import Payload
+    from clusterctl.launcher.api.remote.request import Payload
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ def operation(
             place = _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
-            from clusterctl.launcher.api.remote.payload import payload_of_restart
+            from clusterctl.launcher.api.remote.request import payload_of_restart
 
             payload = _payload(place, given) if takes_job else payload_of_restart(place.cluster) if restarts else None
             repeat = "once" if changes else "redrawn" if waits else "whole"
@@ -125,8 +125,15 @@ def ask(
 
     With `person`, ssh may prompt for a password.
     """
-    from clusterctl.launcher.api.remote.payload import Payload
-    from clusterctl.launcher.api.remote.request import Answer, Callbacks, Conversation, Printed, Repeat, request
+    from clusterctl.launcher.api.remote.request import (
+        Answer,
+        Callbacks,
+        Conversation,
+        Payload,
+        Printed,
+        Repeat,
+        request,
+    )
     from clusterctl.launcher.remote.values import encoded
 
     payload = payload or Payload()
@@ -193,7 +200,7 @@ def _sendable(value: Any) -> Any:
 
 
 def _payload(place: RemoteCluster, given: Mapping[str, Any]) -> Payload:
-    from clusterctl.launcher.api.remote.payload import load_payload
+    from clusterctl.launcher.api.remote.request import load_payload
     from clusterctl.launcher.api.settings import program_words, settings
 
     progress = given.get("progress")

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 
 if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
 
 
 @operation(changes=True, restarts=True)

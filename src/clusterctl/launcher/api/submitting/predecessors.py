@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.launcher.checks.check import Check, Verdict
-from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_submission
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, indices_of, read_submission
 from clusterctl.launcher.observe.runs import find_run
-from clusterctl.launcher.observe.script_arrays import indices_of
 from clusterctl.launcher.observe.state import Standing, standing
 from clusterctl.launcher.observe.status import meant, statuses_of
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named

@@ -9,7 +9,7 @@ from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.api.submitting.start import submit
 from clusterctl.launcher.api.submitting.submit import load
 from clusterctl.launcher.api.usage import usage_of
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.observe.follow import REAL_SOURCES, watch
 from clusterctl.launcher.observe.telemetry import latest_samples, telemetry_files
 from clusterctl.shared.errors import UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.api.usage import RunUsage
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.follow import Sources
     from clusterctl.launcher.observe.state import Status
 

@@ -14,9 +14,8 @@ from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submit import Start, dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.environment import with_environment
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.run_record import read_record, read_submission
-from clusterctl.launcher.observe.script_arrays import make_directory
+from clusterctl.launcher.config.shown import SILENT
+from clusterctl.launcher.observe.run_record import make_directory, read_record, read_submission
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
 from clusterctl.launcher.submission.plan import has_project
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.submitting.submission import SentRun
     from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 

@@ -1,4 +1,7 @@
-"""Submit a run again: another attempt in the same directory, from its last checkpoint."""
+"""Continue a run, or the unfinished runs of a sweep, from their last checkpoints, each in its own directory.
+
+A sweep is continued as one array, and may get new runs for additional values.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,43 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.api.settings import settings, typed
+from clusterctl.launcher.api.settings import axes_typed, settings, typed
 from clusterctl.launcher.api.submitting.predecessors import Predecessors
 from clusterctl.launcher.api.submitting.rerun import resolved_from
-from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission
+from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission, SweepPlan
 from clusterctl.launcher.api.submitting.submit import DryRun
+from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_rows
+from clusterctl.launcher.checks.data_size import shares
 from clusterctl.launcher.checks.job_rules import changed_batch
-from clusterctl.launcher.checks.training_set import shares
 from clusterctl.launcher.config import load_cluster
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.launcher.observe.run_names import run_ids, suffix
-from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.run_record import read_record, read_submission
 from clusterctl.launcher.observe.status import statuses_of
+from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.new_run import from_snapshot
 from clusterctl.launcher.submission.plan import has_project, make_plan
-from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.launcher.submission.snapshot import kept_code, kept_codes
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
+from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from clusterctl.launcher.api.settings import Overrides
+    from clusterctl.launcher.api.settings import Axes, Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
+    from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.sweeps import SweepRecord
+    from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec import Cluster
+    from clusterctl.shared.spec.sweep import Settings
 
 
 def resume_alone(
@@ -136,3 +147,107 @@ def _ended_job(run: RunDir) -> PastJob:
     if status.attempt and status.attempt.exit_code is None:  # only Slurm knows how it ended, and soon forgets it
         with_accounting(RunTrace(status, found.as_of), Slurm.of)
     return PastJob(status.job_id, status.state)
+
+
+def resume_sweep(
+    place: SweepDir,
+    cluster: str | None = None,
+    *,
+    axes: Axes = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> tuple[Check, ...]:
+    """Start the unfinished runs of a sweep again: see `Sweep.resume`. Returns the warnings."""
+    axes = axes_typed(axes)
+    record = read_sweep(place)
+    statuses = _known(record)
+    again = [one for one in statuses if one.state.ended and one.state is not State.FINISHED]
+    rows = _new(record, axes)
+    if not again and not rows:
+        going = sum(not one.state.ended for one in statuses)
+        what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
+        raise UsageError(
+            f"{what}: nothing to resume", f"for more values: clusterctl resume {place.id} --sweep KEY=VALUES"
+        )
+    first = (again if record.array else statuses)[0].record  # of an array, others may have no directory yet
+    where = load_cluster(cluster) if cluster else first.cluster
+    jobs = [resolved_again(one.record.run, where) for one in again]
+    resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
+    code, *codes = kept_codes([(first.run, has_project(first.job)), *resumed])
+    old = []
+    for status, job, kept in zip(again, jobs, codes, strict=True):
+        plan = make_plan(job, status.record.run, kept.folder, clusterctl.__version__)
+        old.append(PlannedRun(plan, job, still_ended=partial(_still_ended, status), code=kept))
+    wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
+    runs = [*old, *planned(place, wanted, code, len(record.settings))]
+    words = [*typed("resume", place.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
+    predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
+    waited_for, gone = Predecessors(predecessors, place.path.parents[1], where).without_removed()
+    past = read_fields(place.sweep_json).content
+    together = Submission(
+        runs,
+        code,
+        Slurm.of(where),
+        words,
+        from_snapshot(first.run),
+        waited_for,
+        SweepPlan(
+            place,
+            {**past, "runs": [[*row] for row in (*record.settings, *shown_rows(wanted))]},
+            past,
+            record.at_once,
+            sorted({one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.state.ended}),
+        ),
+        hold=hold,
+        progress=progress,
+    )
+    warnings = together.check()
+    waited_for.check(runs[0].resolved.job.resources)
+    together.send()
+    return (*gone, *warnings)
+
+
+def _known(record: SweepRecord) -> tuple[Status, ...]:
+    """The status of all runs. Raises ConfigError for a damaged one, SlurmError if it is unknown whether one ended."""
+    found = statuses_of(record.runs)
+    for problem in found.problems:
+        if isinstance(problem, ConfigError):
+            raise problem
+    for status in found.statuses:
+        status.record.require_ours()
+        if not status.sure:
+            reason = found.problems[0].message if found.problems else "Slurm does not know"
+            raise SlurmError(f"unknown whether {status.record.run.id} has ended: {reason}", "try again later")
+    return found.statuses
+
+
+def _still_ended(status: Status) -> PastJob:
+    """The ended job, checked while the run is locked; raises UsageError if it was just resumed."""
+    run = status.record.run
+    if (read_submission(run).job_id or status.job_id) != status.job_id:
+        raise UsageError(f"{run.id} has just been resumed", f"clusterctl status {run.id}")
+    return PastJob(status.job_id, status.state)
+
+
+def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
+    """The combinations of `axes` that the sweep has not run yet. Raises UsageError if the keys are different."""
+    parsed = [parse_axis(axis) for axis in axes]
+    if not parsed:
+        return []
+    if record.array:
+        raise UsageError(
+            f"{record.sweep.id} is an array",
+            "for more elements, submit the script with another `resources.sbatch.array = VALUE`",
+        )
+    rows = combinations(parsed, None, 0)
+    known = {frozenset(settings) for settings in record.settings}
+    if {*map(key_of, rows[0])} != {*record.keys}:
+        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "give values for all of these with `axes=`")
+    return [row for row in rows if frozenset(row) not in known]
+
+
+def _as_settings(row: Settings, record: SweepRecord) -> list[str]:
+    """The changes of `row` to the job: its keys, and the program with its placeholders filled in."""
+    names = names_of_program([row])
+    keys = [setting for setting in row if key_of(setting) not in names]
+    return [*keys, *(settings({"argv": filled(record.program, row, names)}) if names else [])]

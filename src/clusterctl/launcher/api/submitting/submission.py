@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.verify import explained
-from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.submitting.predecessors import Predecessors
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.plan import Plan

@@ -13,19 +13,18 @@ import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
+from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.memory import estimate
-from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
-from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.resolution import AUTO
-from clusterctl.launcher.config.shown import Shown
-from clusterctl.launcher.config.stages import HasStages as HasStages
-from clusterctl.launcher.config.stages import stages_of
+from clusterctl.launcher.config.roles import HasStages as HasStages
+from clusterctl.launcher.config.roles import stages_of
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.config.user_script import find_script, read_script, step_output_only
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.checks.memory import Estimate
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code

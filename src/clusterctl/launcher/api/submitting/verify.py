@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.checks import verify as checks
 from clusterctl.launcher.checks.check import Check, Verdict, warn
+from clusterctl.launcher.checks.job_rules import script_rules
 from clusterctl.launcher.checks.look import look_around
-from clusterctl.launcher.checks.script_rules import script_rules
 from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.submission.code_files import largest
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.config.progress import ProgressListener
+    from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
@@ -78,7 +78,7 @@ def verify(
         if files:  # references that pyxis will not fetch
             # Before an import, which may take minutes, all checks that need no image.
             checks.refuse(checks.verify(resolved, replace(plan, view=None, role_starts=()), slurm), resolved)
-            from clusterctl.launcher.containers.importing import import_reference
+            from clusterctl.launcher.containers.build import import_reference
 
             for image, file in files.items():
                 import_reference(image, None, Path(file).parent, progress)  # concurrent imports wait

@@ -10,8 +10,7 @@ from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.operations import ask, operation, understood
 from clusterctl.launcher.api.remote.several_clusters import PATIENCE_SECONDS, answers_within
 from clusterctl.launcher.api.settings import program_words, settings
-from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.shared.errors import ClusterctlError, SlurmError, UsageError
 from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.spec.values import plural
@@ -144,7 +143,7 @@ def offers(
             if place is None:
                 found = offer(name, cluster, stage=stage, program=program, overrides=overrides)
             else:
-                from clusterctl.launcher.api.remote.payload import Sends, load_payload
+                from clusterctl.launcher.api.remote.request import Sends, load_payload
 
                 words, changes = program_words(program), settings(overrides)
                 payload = load_payload(

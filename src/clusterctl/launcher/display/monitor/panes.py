@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from clusterctl.launcher.diagnosis.learning import not_learning
+from clusterctl.launcher.diagnosis.efficiency import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import chart, drawn_curves
 from clusterctl.launcher.display.logs import label_of

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.diagnosis.learning import not_learning
+from clusterctl.launcher.diagnosis.efficiency import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import drawn_curves, is_flat, robust
 from clusterctl.launcher.display.logs import label_of
