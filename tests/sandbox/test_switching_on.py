@@ -40,14 +40,14 @@ def sandbox_of(folder: Path, nodes: int) -> Sandbox:
     return Sandbox(folder=str(folder), boot_id="x", request=SandboxRequest(nodes=nodes), network="10.1.2")
 
 
-@pytest.mark.parametrize("nodes", [4, 200])
+@pytest.mark.parametrize("count", [4, 200])
 def test_many_nodes_take_no_more_process_scans_and_ip_calls_than_one(
-    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine, sandbox = Machine(monkeypatch), sandbox_of(tmp_path, nodes)
+    machine, sandbox = Machine(monkeypatch), sandbox_of(tmp_path, count)
     assert nodes.switch_on(sandbox, *sandbox.names) == machine.started == sandbox.names
     assert machine.scans <= 3
-    assert [len(lines) for _, lines in machine.ran] == [nodes] * 3
+    assert [len(lines) for _, lines in machine.ran] == [count] * 3
     assert machine.ran[1][1][3] == "link add eth0 netns 1003 type veth peer node4 netns 1"
 
 

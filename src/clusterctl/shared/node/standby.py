@@ -165,10 +165,10 @@ class _Standby:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             handled.remove(signal.SIGUSR2)  # until it can be handled, as the batch script has it
+            with suppress(OSError):  # the task has been killed meanwhile, which the standby hears next
+                task.send(b"began")  # from here, lest a task whose standby is killed now runs a rank that has begun
         elif pid is not None:
             self._ranks[pid] = task
-            with suppress(OSError):  # the task has been killed meanwhile, which is heard next
-                task.send(b"began")
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         return pid
 

@@ -140,6 +140,8 @@ def _with_word(key: str, names: typing.Iterable[str]) -> str:
 def _placed(problem: Problem, paths: list[tuple[str, ...]]) -> Problem:
     """`problem` of an unknown key, with the keys of other tables that it may mean, by their last components."""
     key = problem.path[-1]
+    if problem.path in RENAMED:
+        return problem
     last = [path[-1] for path in paths]
     close = key if key in last else ""
     if not close and (not problem.nearest or len(problem.path) == 1):
