@@ -49,6 +49,46 @@ def test_a_plan_is_made_once_and_submitted(desk: Desk, planned: list[Any]) -> No
     assert f"--chdir={run.work}" in run.directory.script.read_text()
 
 
+COUNTING = """
+counter="${0%/*}/counter"
+number=$(($(cat "$counter" 2>/dev/null || echo 6) + 1))
+[ "$number" -lt LIMIT ] || { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+echo $number >"$counter"
+echo "$number $* ${cctl_succeeds-none}" >>"${0%/*}/sbatch.calls"
+echo Submitted batch job $number
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "record"),
+    [
+        ({}, 99, {"of": "7", "job_id": "8", "jobs": "7 8 9"}),
+        ({"restart.limit": 1}, 99, {"of": "7", "job_id": "8", "jobs": "7 8"}),
+        ({}, 9, {"of": "7", "job_id": "8", "jobs": "7 8"}),
+        ({}, 8, {"of": "7", "problem": "sbatch refused the job: QOSMaxSubmitJobPerUserLimit"}),
+        ({"restart.limit": 0}, 99, None),
+        ({"restart.by": "requeue"}, 99, None),
+    ],
+)
+def test_where_jobs_may_not_call_sbatch_the_submission_queues_those_that_go_on(
+    desk: Desk, changes: dict[str, object], limit: int, record: dict[str, str] | None
+) -> None:
+    """Each waits for all before it, so that none starts beside the run if another one is cancelled."""
+    desk.use_slurm("successors = 2\n", sbatch=COUNTING.replace("LIMIT", str(limit)))
+    run = clusterctl.submit("synthetic", "site", overrides=changes)
+    assert run.job_id == "7"
+    assert read_json(run.directory.successor_json) == record
+    calls = (desk.folder / "fakes" / "sbatch.calls").read_text().splitlines()
+    jobs = record.get("jobs", "7").split() if record else ["7"]
+    assert [call.split()[0] for call in calls] == jobs
+    for number, call in enumerate(calls[1:], 1):
+        assert f"--dependency=afterany:{':'.join(jobs[:number])}" in call
+        assert call.endswith(" ".join(jobs[:number]))
+    assert calls[0].endswith("none")
+    if record:
+        assert run.directory.successor_json.read_text().count("\n") == 1, "the batch script reads a line"
+
+
 def test_a_submitted_run_is_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site")

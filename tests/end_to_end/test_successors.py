@@ -116,6 +116,37 @@ def test_what_waits_for_a_run_that_its_time_limit_ends_does_not_start(stage: Sta
     wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
 
 
+@pytest.mark.long
+def test_jobs_that_may_queue_none_go_on_in_those_that_the_submission_has_queued(stage: Stage) -> None:
+    """Through two of them, while another run waits for the last one."""
+    kind, name = ("emulator", "emulated") if stage.cluster == "local" else ("sandbox", "strict")
+    (stage.folder / "cluster").mkdir(exist_ok=True)
+    (stage.folder / "cluster" / f"{name}.toml").write_text(f'kind = "{kind}"\nsuccessors = 2\npolling_floor = "1s"\n')
+    stage.cluster = name
+    text = (JOB % ("0.05", "10m")).replace('by = "successor"\n', "")
+    run = stage.submit(stage.write_job("count", text))
+    after = stage.submit(
+        stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'),
+        *("--after", run.id, "--set", "restart.limit=0"),
+    )
+    first, second, third = read_json(run.successor_json)["jobs"].split()
+    assert sorted(queued(stage)) == sorted([first, second, third, stage.job_id(after)])
+    kill(run)
+    counted = int((run.work / "count").read_text())
+    wait_until(lambda: int((run.work / "count").read_text()) > counted + 5, 60, "progress of the second job")
+    assert stage.status(run)["job_id"] == second
+    kill(run)
+    stage.wait_for_state(run, "finished", seconds=120)
+    assert jobs_of(run) == [first, second, third]
+    stage.wait_for_state(after, "finished", seconds=60)
+    wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
+    stopped = stage.submit(stage.write_job("stopped", text))
+    wait_until(lambda: bool(stopped.attempts()), 60, "the first job")
+    assert stage.call("cancel", "--yes", stopped.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_state(stopped, "cancelled")
+    wait_until(lambda: not queued(stage), 60, "no job to be left in the queue")
+
+
 @ON_SLURM
 def test_a_job_that_the_site_does_not_requeue_has_a_successor_by_itself(stage: Stage) -> None:
     """As a submit plugin of the site may do it, which says nothing."""

@@ -8,10 +8,11 @@ from shlex import quote
 from typing import Any
 
 import pytest
-from support.batch_host import ALL_DONE, CHECKPOINT, ONE_KILLED, Host, asks
+from support.batch_host import ALL_DONE, CHECKPOINT, CLUSTER, ONE_KILLED, Host, asks
 
 from clusterctl.launcher.observe.run_record import Successor, read_successor
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal
+from clusterctl.shared.spec import Cluster
 from clusterctl.shared.spec.job import Restart
 
 REQUEUE_IS_OFF = "JobState=RUNNING Reason=None Requeue=0 Restarts=0\n   Partition=main"
@@ -24,8 +25,10 @@ def host(tmp_path: Path) -> Host:
     return site(tmp_path)
 
 
-def site(folder: Path, job: str = REQUEUE_IS_OFF, partition: str = "OFF", **restart: Any) -> Host:
-    host = Host(folder, restart=Restart(where="queue", **restart))
+def site(
+    folder: Path, job: str = REQUEUE_IS_OFF, partition: str = "OFF", cluster: Cluster = CLUSTER, **restart: Any
+) -> Host:
+    host = Host(folder, cluster=cluster, restart=Restart(where="queue", **restart))
     host.scontrol = (
         f'case "$*" in\n"show job 13") echo "JobState=PENDING Reason=Dependency Requeue=1" ;;\n'
         f'"show job"*) echo {quote(job)} ;;\n"show partition"*) echo "   GraceTime=0 PreemptMode={partition} X=1" ;;\n'
@@ -299,6 +302,83 @@ def test_a_preempted_job_that_may_save_goes_on_whatever_its_progress(host: Host)
     assert host.call(term) == 143
     assert (host.host()["signal"], host.host()["requeued"]) == ("TERM", True)
     assert asked(host, "scancel") == []
+
+
+AHEAD = '{"of": "12", "job_id": "13", "jobs": "12 13 14"}\n'
+
+
+@pytest.fixture
+def site_without_sbatch(tmp_path: Path) -> Host:
+    """Where jobs may not call sbatch: the submission has queued two other jobs."""
+    host = site(tmp_path, cluster=Cluster(name="c", successors=2))
+    host.run.successor_json.write_text(AHEAD)
+    host.others["squeue"] = (
+        r"printf '13 afterany:12(unfulfilled)\n14 afterany:12(unfulfilled),afterany:13(unfulfilled)\n"
+        r"15 afterok:14(unfulfilled)\n16 afterok:12(unfulfilled)\n'"
+    )
+    return host
+
+
+def test_jobs_that_the_submission_has_queued_are_used(site_without_sbatch: Host) -> None:
+    host = site_without_sbatch
+    assert host.call("sleep 1\n" + ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert host.host()["requeued"] is True
+    assert asked(host, "sbatch") == asked(host, "requeue") == asked(host, "scancel") == []
+    assert asked(host, "update") == ["update JobId=16 Dependency=afterok:14"], "only strangers to the run are moved"
+    assert host.run.successor_json.read_text() == AHEAD
+
+
+def test_all_of_them_are_cancelled_once_the_run_has_ended(site_without_sbatch: Host) -> None:
+    host = site_without_sbatch
+    assert host.call(ALL_DONE) == 0
+    assert asked(host, "scancel") == ["scancel 13 14"]
+    assert asked(host, "update") == ["update JobId=15 Dependency=afterok:12"]
+
+
+def test_a_job_does_not_queue_others_before_the_submission_has(site_without_sbatch: Host) -> None:
+    host = site_without_sbatch
+    host.run.successor_json.unlink()
+    late = f"sleep 1\necho {quote(AHEAD)} >successor.json\n"
+    assert host.call(late + ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert asked(host, "sbatch") == []
+
+
+def test_the_next_one_goes_on_in_turn_and_counts_all_starts(site_without_sbatch: Host) -> None:
+    host = site_without_sbatch
+    ended(host, {"attempt": 0, "job_id": "12", "restart_count": 0, "exit_code": 75, "requeued": True})
+    requeued = {"attempt": 1, "job_id": "12", "restart_count": 1, "exit_code": 75, "requeued": True}
+    host.run.attempt(1).path.mkdir()
+    host.run.attempt(1).host_json.write_text(json.dumps(requeued) + "\n")
+    host.environment, host.job = {"cctl_succeeds": "12"}, "13"
+    host.scontrol = host.scontrol.replace("job 13", "job 14")
+    seen = 'echo "$CLUSTERCTL_STARTS" >starts\n'
+    assert host.call(seen + ONE_KILLED + CHECKPOINT.replace("-7", "-9") + "exit 137") == 137
+    assert (host.run.path / "starts").read_text() == "2\n"
+    assert host.host(2)["requeued"] is True
+    assert asked(host, "scancel") == asked(host, "sbatch") == []
+    host.environment, host.job = {"cctl_succeeds": "12 13"}, "14"
+    assert host.call(ALL_DONE) == 0
+    assert host.host(3)["job_id"] == "14"
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, 0), (3, 1)])
+def test_the_last_one_leaves_like_the_first_if_the_run_has_ended(
+    site_without_sbatch: Host, code: int, left: int
+) -> None:
+    """The job between has left, too, and has made no attempt."""
+    host = site_without_sbatch
+    ended(host, {"attempt": 0, "job_id": "12", "restart_count": 0, "exit_code": code, "signal": ""})
+    host.environment, host.job = {"cctl_succeeds": "12 13"}, "14"
+    assert host.call(ALL_DONE) == left
+    assert not host.run.attempt(1).path.exists()
+
+
+def test_all_of_them_leave_out_a_broken_node(site_without_sbatch: Host) -> None:
+    host = site_without_sbatch
+    text = host.script.read_text()
+    host.script.write_text(text.replace("cctl_unfit= #", "cctl_unfit=n7 #"))
+    host.call(ONE_KILLED + CHECKPOINT + "exit 137")
+    assert "update JobId=13,14 ExcNodeList=n7" in asked(host, "update")
 
 
 def test_secrets_are_in_no_command_line_of_a_restart_in_the_job(tmp_path: Path) -> None:

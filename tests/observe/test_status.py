@@ -155,6 +155,30 @@ def test_a_successors_own_attempt_is_of_its_job(fabricate: Fabricate, folder: Pa
     assert (status.job_id, status.no_successor) == ("2", "sbatch: error: no jobs from nodes")
 
 
+@pytest.mark.parametrize(
+    ("attempts", "jobs", "expected"),
+    [
+        (["1"], {"1": "RUNNING", "2": "PENDING", "3": "PENDING"}, ("1", "2", ("3",))),
+        (["1"], {"1": "PREEMPTED", "2": "PENDING", "3": "PENDING"}, ("2", None, ())),
+        (["1", "2"], {"2": "RUNNING", "3": "PENDING"}, ("2", "3", ())),
+        (["1", "2"], {"2": "PREEMPTED", "3": "PENDING"}, ("3", None, ())),
+        (["1", "2", "3"], {"3": "RUNNING"}, ("3", None, ())),
+    ],
+)
+def test_a_run_goes_through_the_jobs_that_its_submission_has_queued(
+    fabricate: Fabricate, folder: Path, attempts: list[str], jobs: dict[str, str], expected: tuple[object, ...]
+) -> None:
+    ended = {"end": 9, "exit_code": 75, "requeued": True}
+    files = {**SUCCESSOR, "successor.json": {"of": "1", "job_id": "2", "jobs": "1 2 3"}}
+    for number, job in enumerate(attempts):
+        over = ended if jobs.get(job) != "RUNNING" else {}
+        files[f"attempts/{number}/host.json"] = {"attempt": number, "job_id": job, "start": 1, **over}
+    queue = Queue(*((number, state, folder / A) for number, state in jobs.items()))
+    (status,) = statuses_of([fabricate(A, files)], queue, lambda: NOW).statuses
+    assert (status.job_id, status.successor, status.later) == expected
+    assert not status.state.ended
+
+
 def test_a_job_before_the_last_resume_is_nobodys_successor(fabricate: Fabricate, folder: Path) -> None:
     ended = {"attempt": 0, "job_id": "2", "start": 1, "end": 2, "exit_code": 3, "signal": ""}
     resumed = {"time": 5, "attempts": 1, "job_id": "2", "argv": []}

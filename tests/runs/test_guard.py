@@ -153,15 +153,15 @@ def test_if_the_script_is_lost_with_its_node_the_first_one_left_ends_the_job(
     assert nodes.guards.keys() >= {"n3"}
 
 
-@pytest.mark.parametrize("of", ["12", "11"])
-def test_its_successor_need_not_wait_until_slurm_has_noticed(tmp_path: Path, of: str) -> None:
+@pytest.mark.parametrize(("of", "jobs"), [("12", ""), ("11", ""), ("11", "11 12 13 14"), ("9", "9 10")])
+def test_its_successor_need_not_wait_until_slurm_has_noticed(tmp_path: Path, of: str, jobs: str) -> None:
     nodes = Nodes(tmp_path, "n1", "n2", "n3")
-    write_json(nodes.run.successor_json, {"of": of, "job_id": "13"})
+    write_json(nodes.run.successor_json, {"of": of, "job_id": "13", **({"jobs": jobs} if jobs else {})})
     nodes.pass_time(5)
     nodes.off.add("n1")
     nodes.pass_time(10)
     freed = ["scancel 12", "scontrol update JobId=13 Dependency="]
-    assert nodes.asked == (freed if of == "12" else ["scontrol requeue 12"])
+    assert nodes.asked == (freed if "12" in (of, *jobs.split()) else ["scontrol requeue 12"])
 
 
 def test_slurm_is_asked_again_until_it_has_ended_the_job(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ cctl_run=/runs/big-20260102-030405-abcd
 cctl_ranks=16
 cctl_restarts=0 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
+cctl_ahead=0 # how many the submission queues, where jobs may queue none
 cctl_most_fruitless= # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
 cctl_environment=
@@ -287,7 +288,7 @@ cctl_ended_in_setup() { # exit code
 
 # Where the site does not requeue jobs, a run goes on in a successor (launcher/submission/successor.sh of clusterctl): a job
 # with this same script, which waits in the queue for the end of this one, and leaves at once if the run does not need it.
-declare +x cctl_succeeds=${cctl_succeeds:-} # the job that this one waited for
+declare +x cctl_succeeds=${cctl_succeeds:-} # the jobs that this one waited for
 declare +x cctl_starts=${cctl_starts:-0}    # how often the queue has started the run again before this job
 # scontrol takes the job ID of an array's last element for the whole array.
 cctl_own_job=$SLURM_JOB_ID
@@ -311,14 +312,21 @@ cctl_as_begun() {
   done
 } 2>/dev/null # bash keeps some for itself, such as UID
 
-# The record is of this job, and only then of use: {"of": this job, "job_id": its successor, or "problem": why it has none}
+# The record is of this job, and only then of use: {"of": this job, "job_id": its successor, or "problem": why it has
+# none}. If the submission has queued several, "jobs" are all jobs of the run in their order, such as "12 13 14".
 cctl_successor=
+cctl_later=() # it, and those that come after it
 cctl_read_successor() {
   local cctl_text=
-  cctl_successor=
+  cctl_later=()
   { read -r cctl_text <"$cctl_run/successor.json"; } 2>/dev/null
-  [[ $cctl_text == *"\"of\": \"$cctl_own_job\""* && $cctl_text =~ \"job_id\":\ \"([0-9]+)\" ]] &&
-    cctl_successor=${BASH_REMATCH[1]}
+  if [[ $cctl_text =~ \"jobs\":\ \"([0-9]+\ )*$cctl_own_job\ ([0-9][0-9\ ]*)\" ]]; then
+    read -ra cctl_later <<<"${BASH_REMATCH[2]}"
+  elif [[ $cctl_text == *"\"of\": \"$cctl_own_job\""* && $cctl_text =~ \"job_id\":\ \"([0-9]+)\" ]]; then
+    cctl_later=("${BASH_REMATCH[1]}")
+  fi
+  cctl_successor=${cctl_later[0]-}
+  [ -n "$cctl_successor" ]
 }
 cctl_note_successor() { # JSON fields
   printf '{"of": "%s", %s}\n' "$cctl_own_job" "$1" >"$cctl_run/.successor.json" &&
@@ -354,7 +362,7 @@ cctl_queue_successor() {
   cctl_starts_left && [ ! -e "$cctl_run/cancel.json" ] || return
   cctl_answer=$(cctl_ask_sbatch 2>&1)
   if [[ ${cctl_answer##*$'\n'} =~ ^([0-9]+)(;.*)?$ ]]; then
-    cctl_successor=${BASH_REMATCH[1]}
+    cctl_successor=${BASH_REMATCH[1]} cctl_later=("${BASH_REMATCH[1]}")
     cctl_with_retries cctl_note_successor "\"job_id\": \"$cctl_successor\""
     cctl_move_waiting "$cctl_own_job" "$cctl_successor"
   else
@@ -377,7 +385,7 @@ cctl_move_waiting() {
       esac
       cctl_new+=${cctl_one%_\*}${BASH_REMATCH[2]}
     done
-    [ -z "$cctl_moved" ] || [ "$cctl_id" = "$cctl_successor" ] ||
+    [ -z "$cctl_moved" ] || [[ " ${cctl_later[*]} " == *" $cctl_id "* ]] ||
       cctl_ask 30 scontrol update "JobId=$cctl_id" "Dependency=$cctl_new" </dev/null
   done < <(cctl_ask 30 squeue --me --noheader --states=PENDING --format='%i %E')
 }
@@ -385,8 +393,8 @@ cctl_ask() (trap '' TERM; timeout -s KILL "$@" 2>/dev/null) # seconds, command: 
 # As soon as the job starts: it may end without a warning. In the background: the ranks need not wait for that.
 cctl_arranging=
 cctl_arrange_successor() {
-  [ "$cctl_restarts" -gt 0 ] && [ "$cctl_by" != requeue ] && [ "$cctl_agains" -eq 0 ] && ! cctl_read_successor &&
-    ! declare -F cctl_in_allocation >/dev/null || return 0
+  [ "$cctl_restarts" -gt 0 ] && [ "$cctl_by" != requeue ] && [ "$cctl_agains" -eq 0 ] && [ "$cctl_ahead" -eq 0 ] &&
+    ! cctl_read_successor && ! declare -F cctl_in_allocation >/dev/null || return 0
   (trap '' TERM; { [ -n "$cctl_by" ] || cctl_site_ends_jobs; } && cctl_queue_successor) &
   cctl_arranging=$!
 }
@@ -416,7 +424,12 @@ cctl_preempted() { # it is being ended for another job, and will not be requeued
 cctl_has_successor() { # the user may have cancelled it
   cctl_await_successor
   cctl_read_successor &&
-    [[ $(cctl_ask 30 scontrol show job "$cctl_successor") == *JobState=PENDING* ]] || { cctl_successor='' && return 1; }
+    [[ $(cctl_ask 30 scontrol show job "$cctl_successor") == *JobState=PENDING* ]] ||
+    { cctl_successor='' cctl_later=() && return 1; }
+}
+cctl_listed() { # the jobs in which the run can go on
+  local IFS=,
+  echo "${cctl_later[*]:-$cctl_own_job}"
 }
 cctl_await_successor() {
   while [ -n "$cctl_arranging" ] && kill -0 "$cctl_arranging" 2>/dev/null; do wait "$cctl_arranging"; done
@@ -425,7 +438,7 @@ cctl_go_on() { # in the queue, in the one or the other way
   if [ -n "$cctl_short" ]; then
     cctl_go_on_with_more || return
   elif cctl_has_successor; then
-    cctl_move_waiting "$cctl_own_job" "$cctl_successor" # those that were queued after it
+    cctl_move_waiting "$cctl_own_job" "${cctl_later[-1]}" # those that were queued after it
   else
     if [ "$cctl_by" != successor ]; then
       cctl_requeue && return
@@ -449,23 +462,22 @@ cctl_queue_patiently() { # Slurm may be unreachable for minutes
 cctl_drop_successor() { # the run has ended
   cctl_await_successor
   cctl_read_successor || return 0
-  cctl_move_waiting "$cctl_successor" "$cctl_own_job"
-  cctl_ask 30 scancel "$cctl_successor"
+  cctl_move_waiting "${cctl_later[-1]}" "$cctl_own_job"
+  cctl_ask 30 scancel "${cctl_later[@]}"
 }
 
-# Whether the run goes on in this job, after the one that it waited for. If not, the code with which this job leaves: jobs
+# Whether the run goes on in this job, after those that it waited for. If not, the code with which this job leaves: jobs
 # that wait for the run's success wait for that of this job by now.
 cctl_unneeded=1
 cctl_is_needed() {
-  local cctl_text='' cctl_words=''
+  local cctl_text='' cctl_words='' cctl_before=''
   [ ! -e "$cctl_run/cancel.json" ] && [ -n "$cctl_last" ] || return
   cctl_await cctl_last_has_ended
   { read -r cctl_text <"$cctl_run/attempts/$cctl_last/host.json"; } 2>/dev/null
-  case $cctl_text in
-    *"\"job_id\": \"$SLURM_JOB_ID\","*) return ;; # Slurm has requeued this job
-    *"\"job_id\": \"$cctl_succeeds\","*) ;;
-    *) return 1 ;; # the run has been submitted again
-  esac
+  [[ ! $cctl_text =~ \"job_id\":\ \"([^\"]*)\" ]] || cctl_before=${BASH_REMATCH[1]}
+  [ "$cctl_before" != "$SLURM_JOB_ID" ] || return 0                  # Slurm has requeued this job
+  [[ " $cctl_succeeds " == *" ${cctl_before:-none} "* ]] || return 1 # the run has been submitted again
+  [ "$cctl_ahead" -eq 0 ] || cctl_starts=$(cctl_starts_of_others | sort -u | wc -l)
   case $cctl_text in
     *'"requeued": true'* | *'"requeuing": true'* | *'"signal": "LOST"'*) return ;;
     *'"signal": "TERM"'*) ;;
@@ -473,12 +485,20 @@ cctl_is_needed() {
     *'"exit_code": '*) return 1 ;;
   esac
   # It was ended from outside, or lost with its node. In the log, Slurm has the reason, unless the node was lost.
-  cctl_words=$(grep -aE "^slurmstepd[^ :]*: error: \*\*\* JOB $cctl_succeeds ON .* CANCELLED AT " "$cctl_run/slurm.log" | tail -n 1)
+  cctl_words=$(grep -aE "^slurmstepd[^ :]*: error: \*\*\* JOB $cctl_before ON .* CANCELLED AT " "$cctl_run/slurm.log" | tail -n 1)
   case $cctl_words in
     *"DUE TO PREEMPTION"* | *"DUE TO NODE FAILURE"*) ;;
     '') [[ $cctl_text != *'"signal": "TERM"'* ]] ;;
     *) return 1 ;;
   esac
+}
+cctl_starts_of_others() { # of the jobs before this one
+  local cctl_one cctl_text
+  for cctl_one in "$cctl_run"/attempts/*/host.json; do
+    { read -r cctl_text <"$cctl_one"; } 2>/dev/null
+    [[ $cctl_text =~ \"job_id\":\ \"([0-9]+)\",\ \"restart_count\":\ ([0-9]+) ]] &&
+      [[ " $cctl_succeeds " == *" ${BASH_REMATCH[1]} "* ]] && echo "${BASH_REMATCH[0]}"
+  done
 }
 cctl_last_has_ended() { grep -q '"exit_code": ' "$cctl_run/attempts/$cctl_last/host.json" 2>/dev/null; }
 
@@ -930,7 +950,7 @@ cctl_time_limit() {
 # Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 cctl_leave_out() {
   [ -z "$cctl_unfit" ] ||
-    (trap '' TERM; cctl_with_retries scontrol update "JobId=${cctl_successor:-$cctl_own_job}" "ExcNodeList=$cctl_unfit") ||
+    (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_listed)" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
 cctl_exclude_broken() { # from the next start, beside those that are excluded by now

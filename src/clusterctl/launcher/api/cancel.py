@@ -84,7 +84,7 @@ def _cancel(statuses: list[Status]) -> None:
             job
             for status in statuses
             if status.record.allocation is None
-            for job in (status.successor, status.job_id)
+            for job in (*reversed(status.later), status.successor, status.job_id)
             if job
         ]
         if job_ids:

@@ -102,6 +102,8 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
 
 def _restarts(rules: Rules, cluster: Cluster) -> Check:
     """How the queue starts runs again (submission/successor.sh)."""
+    if cluster.successors:
+        return ok("restarts", f"in jobs that submit queues, {cluster.successors} for each run (`successors`)")
     what, names = rules.cancelling(cluster.partition, cluster.qos)
     if names:
         count = plural(len(names), "partition") if what == "partition" else f"{len(names)} QOS"

@@ -56,6 +56,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if problem := trace.status.no_successor:
         then = f"clusterctl resume {trace.status.record.run.id}"
         flaws.append(f"no job could be queued to go on in when this one ends (then: {then}): {problem}")
+        flaws.append("if jobs may not call sbatch here: `successors` in the cluster file lets submit queue it")
     if attempt.lost:
         then = "its batch script starts the ranks again without it"
         if attempt.script_node in attempt.lost:

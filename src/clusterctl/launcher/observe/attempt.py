@@ -374,8 +374,9 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.
     reported = newest if submission_of(run.id) == run.id else ""
     known = [submission.job_id, reported]
-    if successor and newest in (successor.of, successor.job_id):
+    if successor and newest in successor.jobs:
         known.insert(0, newest)
+        successor = successor.seen_from(newest)
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # from an attempt that was presumed lost and replaced

@@ -270,11 +270,29 @@ class Submitted(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """The job that continues a run after the job `of`, which queued it; if there is none, `problem` is the reason."""
+    """The job that continues a run after the job `of`; if there is none, `problem` is the reason.
+
+    The job `of` queued it, or the submission, perhaps with `later` ones that continue the run after it.
+    """
 
     of: str
     job_id: str
     problem: str = ""
+    later: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The run's jobs in their order."""
+        return (self.of, *((self.job_id,) if self.job_id else ()), *self.later)
+
+    def seen_from(self, job: str) -> Successor:
+        """The same jobs when the run has come to `job`: the last two if it is the last one."""
+        first = min(self.jobs.index(job), len(self.jobs) - 2) if job in self.jobs else 0
+        return (
+            self._replace(of=self.jobs[first], job_id=self.jobs[first + 1], later=self.jobs[first + 2 :])
+            if first > 0
+            else self
+        )
 
 
 class Cancellation(NamedTuple):
@@ -305,7 +323,8 @@ def read_submission(run: RunDir | ArrayDir) -> Submitted:
 def read_successor(run: RunDir) -> Successor | None:
     """None if no job of the run has ever tried to queue another one."""
     fields = read_fields(run.successor_json)
-    found = Successor(fields.job("of"), fields.job("job_id"), fields.text("problem"))
+    first, *later = [job for job in fields.text("jobs").split() if job.isdecimal()][1:] or [fields.job("job_id")]
+    found = Successor(fields.job("of"), first, fields.text("problem"), tuple(later))
     return found if found.of else None
 
 

@@ -94,7 +94,7 @@ def name_by_job(folder: Path, typed: str) -> str:
     runs = [*newest_first(folder)]
     known = itertools.chain(
         ((run.id, read_submission(run).job_id) for run in runs),
-        ((run.id, job) for run in runs if (after := read_successor(run)) for job in (after.of, after.job_id)),
+        ((run.id, job) for run in runs if (after := read_successor(run)) for job in after.jobs),
     )
     run, found = next(((run, found) for run, found in known if is_of(found, job)), (typed, job))
     return run if found == job else submission(run)

@@ -65,6 +65,7 @@ class Status(Shown):
     suspended: bool = False  # it has its nodes, but Slurm has stopped its processes
     requeuing: bool = False  # its ranks have ended, and its batch script asks Slurm in vain to start it again
     successor: str | None = None  # the job that waits for the end of this one, to go on
+    later: tuple[str, ...] = ()  # those that wait for its end in turn
     no_successor: str = ""  # why there is none although Slurm will not requeue the job
 
     @property
@@ -154,6 +155,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         suspended=suspended,
         requeuing=requeuing,
         successor=(following.job_id or None) if following and following.of == job_id else None,
+        later=following.later if following and following.of == job_id else (),
         no_successor=following.problem if following and following.of == job_id and not state.ended else "",
     )
 

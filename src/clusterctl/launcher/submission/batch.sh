@@ -446,7 +446,7 @@ cctl_time_limit() {
 # Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 cctl_leave_out() {
   [ -z "$cctl_unfit" ] ||
-    (trap '' TERM; cctl_with_retries scontrol update "JobId=${cctl_successor:-$cctl_own_job}" "ExcNodeList=$cctl_unfit") ||
+    (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_listed)" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
 cctl_exclude_broken() { # from the next start, beside those that are excluded by now

@@ -142,6 +142,7 @@ class Plan:
     tasks: int
     restarts: int = 0  # how often the queue may start it again
     by: str | None = None  # "requeue" or "successor" (successor.sh); None: as the site has it
+    successors: int = 0  # how many jobs the submission queues to go on with the run
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
     standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
     grow: Grow = field(default_factory=Grow)
@@ -257,7 +258,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         python_is_named=environment is not None or cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.most_starts,
-        by=job.restart.by or (None if cluster.is_slurm else "requeue"),
+        by=job.restart.by or (None if cluster.is_slurm or cluster.successors else "requeue"),
+        successors=0 if job.restart.by == "requeue" else min(cluster.successors, job.most_starts),
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
         standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,

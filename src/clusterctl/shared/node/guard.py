@@ -15,6 +15,7 @@ guard calls it lost, and Slurm notices.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import signal
@@ -113,7 +114,8 @@ class Guard:
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         record = read_fields(RunDir(self.folder.parents[2]).successor_json)
-        successor = record.text("job_id") if record.text("of") == self.job else ""
+        jobs = record.text("jobs").split() or [record.text("of"), record.text("job_id")]
+        successor = dict(itertools.pairwise(jobs)).get(self.job, "")
         if not _JOB.fullmatch(successor):
             return self.run(["scontrol", "requeue", self.job]) or self.run(["scancel", self.job])
         ended = self.run(["scancel", self.job])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.shared.spec.job import Container, Environment, Notify, Track
-from clusterctl.shared.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
+from clusterctl.shared.spec.values import NO_GPUS, AtLeast, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
 # The batch script expands the variables in double quotes.
@@ -92,6 +92,8 @@ class Cluster:
     """Value of srun's --mpi."""
     interface: Word | None = None
     """Network interface for communication between ranks, such as "ib0"."""
+    successors: Annotated[int, AtLeast(0, 20)] = 0
+    """Jobs that `submit` queues for a run to go on in, if Slurm requeues none here and jobs may not call sbatch."""
     slurm_conf: Line | None = None
     """Path of slurm.conf, if Slurm's commands do not find it themselves."""
     polling_floor: Seconds = 10

@@ -152,7 +152,9 @@ class Predecessors:
             raise UsageError(f"{run} runs {where}: Slurm waits only for its own jobs", later)
         if status.job_id is None:
             raise SlurmError(f"{run} has no job ID yet", f"try again; see: clusterctl status {run}")
-        return status.job_id if condition is Condition.STARTED else status.successor or status.job_id
+        if condition is Condition.STARTED:
+            return status.job_id
+        return status.later[-1] if status.later else status.successor or status.job_id
 
 
 def ids_of(named: Names) -> list[str]:

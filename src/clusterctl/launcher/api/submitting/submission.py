@@ -9,6 +9,7 @@ called, run.json is replaced in one rename, and a job can be found by its workin
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.submitting.verify import verify
+from clusterctl.launcher.checks.check import Check, warn
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.slurm.queue import element_id
@@ -34,7 +36,7 @@ from clusterctl.launcher.submission.new_run import (
 from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch
 from clusterctl.launcher.submission.snapshot import link_code, take_snapshot
 from clusterctl.launcher.submission.warm import start_host_step
-from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.shared.errors import ConfigError, SlurmError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import read_whole, write_json, write_text
 from clusterctl.shared.record.once import LeaseTaken, leased_briefly
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.api.submitting.predecessors import Predecessors
-    from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm import Slurm
@@ -124,7 +125,11 @@ class Submission:
     def check(self) -> tuple[Check, ...]:
         """The warnings. Raises one error for everything that would make a run fail; imports images if needed."""
         plans, jobs = [one.plan for one in self.runs], [one.resolved for one in self.runs]
-        return verify(plans, jobs, self.slurm, self.progress, self.code)
+        found = verify(plans, jobs, self.slurm, self.progress, self.code)
+        if self.sweep and any(plan.successors for plan in plans):
+            message = "no successors are queued for the runs of a sweep, although `successors` is set"
+            return (*found, warn("restarts", message, "submit runs that must go on in other jobs one by one"))
+        return found
 
     def send(self) -> None:
         """Copy the code, write all runs, and queue them. After an error everything is as before.
@@ -231,6 +236,7 @@ class Submission:
             return
         if sweep is None:
             self._adopt(first.plan, self._sbatch(BatchJob.of(first.plan), waiting))
+            self._queue_successors(first.plan)
             return
         if first.plan.script:  # the script that Slurm starts must be the user's own
             for one in self.runs:
@@ -247,6 +253,27 @@ class Submission:
             for index, plan in enumerate(elements):
                 adopt(plan.run, element_id(job, index))
             previous = (job,) if sweep.at_once else ()
+
+    def _queue_successors(self, plan: Plan) -> None:
+        """Queue the jobs in which the run goes on, where its own jobs may queue none (successor.sh).
+
+        Each waits for all before it: one that the user cancels must not let the next one start beside the run. If Slurm
+        refuses one, the run has fewer.
+        """
+        jobs, problem = self.jobs[-1:], ""
+        command = [self.slurm.path_of("sbatch"), *(["--begin=now"] if "begin" in dict(plan.options) else [])]
+        try:
+            for _ in range(plan.successors):
+                before = {**self.slurm.environment, "cctl_succeeds": " ".join(jobs)}
+                waiting = f"--dependency=afterany:{':'.join(jobs)}"
+                jobs.append(call_sbatch(BatchJob.of(plan), [*command, waiting], before))
+        except SlurmError as error:
+            problem = error.message
+        self.jobs += jobs[1:]
+        if plan.successors:
+            following = {"job_id": jobs[1], "jobs": " ".join(jobs)} if jobs[1:] else {"problem": problem}
+            # On one line: the batch script reads it.
+            write_text(plan.run.successor_json, json.dumps({"of": jobs[0], **following}) + "\n")
 
     def _adopt(self, plan: Plan, answer: str) -> None:
         """Record the job of a run, or of the array of a batch script, from sbatch's answer."""
