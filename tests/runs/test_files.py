@@ -88,6 +88,23 @@ def test_lines_that_a_full_disk_rejects_are_written_once_there_is_room(
         lines.append({"fill": "x" * 100_000})
 
 
+def test_a_program_that_ends_on_a_full_disk_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, write, refused = Lines(tmp_path / "x.jsonl"), os.write, [3]
+
+    def full(descriptor: int, content: bytes) -> int:
+        refused[0] -= 1
+        if refused[0] >= 0:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return write(descriptor, content)
+
+    monkeypatch.setattr(os, "write", full)
+    lines.append({"n": 1})
+    assert not lines.settle(0)
+    assert lines.settle()
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}]
+    assert lines.settle(0)
+
+
 def test_a_reader_sees_either_the_old_or_the_new_json(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"n": 0, "fill": "x" * 100_000})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -200,6 +203,27 @@ def test_numbers_that_are_not_finite_and_steps_that_are_no_numbers_do_no_harm(pr
     assert "step" not in first
     assert math.isnan(first["loss"])
     assert second["loss"] == math.inf
+
+
+def test_the_last_numbers_of_a_program_are_written_once_there_is_room(program: Attempt) -> None:
+    """The file is replaced by a device that is always full, until the program has ended its work."""
+    code = """
+import os
+import clusterctl.program as run
+run.log(step=1, loss=0.5)
+descriptor = run._writer()._lines._descriptor
+kept, full = os.dup(descriptor), os.open("/dev/full", os.O_WRONLY)
+os.dup2(full, descriptor)
+for step in range(2, 30):
+    run.log(step=step, loss=0.5)
+import threading
+room = threading.Timer(0.5, os.dup2, (kept, descriptor))
+room.daemon = True
+room.start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line["step"] for line in records(program)] == [*range(1, 30)]
 
 
 def test_a_disk_that_is_full_or_gone_never_ends_a_training(

@@ -276,6 +276,18 @@ class Lines:
             if len(self._left) > _MOST_LEFT:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
+    def settle(self, seconds: float = 30.0) -> bool:
+        """Write what waits for room, for up to `seconds`, since no later line follows. Returns whether nothing waits."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while self._left:
+                with suppress(OSError):
+                    self._left = self._left[_append(self._descriptor, self._path, self._left) :]
+                if not self._left or time.monotonic() >= deadline:
+                    break
+                time.sleep(0.2)
+            return not self._left
+
     def close(self) -> None:
         os.close(self._descriptor)
 

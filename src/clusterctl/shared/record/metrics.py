@@ -10,6 +10,7 @@ values, are always written.
 
 from __future__ import annotations
 
+import atexit
 import math
 import sys
 import time
@@ -40,6 +41,8 @@ class MetricsWriter:
         self._lines = Lines(attempt.metrics, attempt.path.parents[1]) if attempt and rank == 0 else None
         self._kinds: dict[tuple[object, ...], _Kind] = {}
         self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was skipped
+        if self._lines:
+            atexit.register(self._settle, self._lines)
 
     def write(self, **values: Number) -> None:
         if not self._lines:
@@ -57,6 +60,11 @@ class MetricsWriter:
         if every == 1 and self._left_out:
             self.write_left_out()
         self._lines.append(record)
+
+    @staticmethod
+    def _settle(lines: Lines) -> None:
+        if not lines.settle():
+            say_once("the last metrics are not written: the disk is full")
 
     def write_left_out(self) -> None:
         """Write the newest record of each kind if it was skipped."""
