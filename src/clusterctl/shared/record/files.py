@@ -277,7 +277,7 @@ class Lines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def settle(self, seconds: float = 30.0) -> bool:
-        """Write what waits for room, for up to `seconds`, since no later line follows. Returns whether nothing waits."""
+        """Write what waits for room, for up to `seconds`: no later line follows. Returns whether nothing waits."""
         deadline = time.monotonic() + seconds
         with self._lock:
             while self._left:
