@@ -233,6 +233,8 @@ def test_a_run_where_nothing_of_ours_can_start_is_plain_sbatch(stage: Stage, tmp
     assert done.returncode == 1
     assert "its start cannot be recorded" in done.stderr
     run = RunDir(stage.runs / done.stdout.strip())
+    shown = stage.call("logs", run.id, "--cluster", stage.cluster)
+    assert (shown.stdout, "its start was not recorded" in shown.stderr) == ("", True)
     assert (stage.status(run)["stage"], stage.status(run)["exit_code"]) == ("failed", 5)
 
 

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 
+UNRECORDED = (
+    "its start was not recorded: what it writes is only where the script says, by default in slurm-JOB.out of the folder "
+    "in which it was submitted"
+)
+
+
 def note_ends(found: Sequence[RunEvidence], slurm_of: Callable[[Cluster], Slurm]) -> list[RunEvidence]:
     """`found`, with the ends of batch scripts noted in their runs: at most one question for each controller."""
     asked: dict[object, dict[str, ScriptEnd]] = {}
@@ -42,8 +48,11 @@ def note_ends(found: Sequence[RunEvidence], slurm_of: Callable[[Cluster], Slurm]
 
 def unseen_ranks(record: RunRecord) -> str:
     """Why the output of a batch script's ranks is only in the script's own; empty if they are seen, or it has none."""
-    if not record.is_script or any(attempt.log_files("out") for attempt in record.run.attempts()):
+    attempts = record.run.attempts() if record.is_script else []
+    if not record.is_script or any(attempt.log_files("out") for attempt in attempts):
         return ""
+    if attempts and not any(attempt.script_out.is_symlink() for attempt in attempts):
+        return UNRECORDED
     with suppress(OSError, ValueError):
         return step_output_only(read_whole(record.run.script).decode(errors="replace"))
     return ""
