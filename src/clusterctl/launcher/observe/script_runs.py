@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 UNRECORDED = (
-    "its start was not recorded: what it writes is only where the script says, by default in slurm-JOB.out of the folder "
-    "in which it was submitted"
+    "its start was not recorded: what it writes is only where the script says, "
+    "by default in slurm-JOB.out of the folder in which it was submitted"
 )
 
 
