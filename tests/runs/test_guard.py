@@ -37,20 +37,22 @@ class Nodes:
         (self.folder / "nodes").write_text("\n".join(names))
         (self.folder / "lost").touch()
         self.now, self.off, self.stopped = 0.0, set[str](), set[str]()
+        self.cut = set[str]()  # they write their files, but connect to nothing
+        self.nameless = False  # no name is resolved
         self.filtered = False
         self.asked: list[str] = []
         self.refuse = refuse
         self.guards = {name: self._guard(name) for name in names}
 
     def _guard(self, name: str) -> Guard:
-        return Guard(self.folder, name, "12", "n1", self.answers, lambda: self.now, self.command)
+        def answers(node: str) -> bool | None:
+            return None if self.nameless else not self.filtered and not {node, name} & (self.off | self.cut)
 
-    def answers(self, node: str) -> bool:
-        return node not in self.off and not self.filtered
+        def command(words: Sequence[str]) -> bool:
+            self.asked.append(" ".join(words))
+            return words[0] not in self.refuse and name not in self.cut
 
-    def command(self, words: Sequence[str]) -> bool:
-        self.asked.append(" ".join(words))
-        return words[0] not in self.refuse
+        return Guard(self.folder, name, "12", "n1", answers, lambda: self.now, command)
 
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(seconds)):
@@ -115,6 +117,41 @@ def test_where_a_firewall_hides_the_nodes_from_each_other_silence_alone_proves_n
     nodes.filtered = True
     nodes.pass_time(5)
     nodes.off.add("n2")
+    nodes.pass_time(300)
+    assert nodes.lost == []
+
+
+@pytest.mark.parametrize("cut", ["n1", "n2", "n3"])
+def test_a_node_that_only_the_network_has_lost_is_noticed_by_the_side_that_reaches_slurm(
+    tmp_path: Path, cut: str
+) -> None:
+    """Its file still changes: the shared disk has a network of its own."""
+    nodes = Nodes(tmp_path, "n1", "n2", "n3")
+    nodes.pass_time(10)
+    nodes.cut.add(cut)
+    nodes.pass_time(20)
+    assert nodes.lost == []
+    nodes.pass_time(20)
+    assert nodes.lost == [cut]
+    assert ("scontrol requeue 12" in nodes.asked) == (cut == "n1"), "the node of the batch script"
+
+
+def test_a_network_that_fails_for_seconds_costs_no_node(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, "n1", "n2", "n3")
+    for _ in range(5):
+        nodes.pass_time(20)
+        nodes.cut.add("n2")
+        nodes.pass_time(20)
+        nodes.cut.clear()
+    assert nodes.lost == []
+
+
+@pytest.mark.parametrize("why", ["filtered", "nameless"])
+def test_nothing_is_concluded_where_no_node_could_answer(tmp_path: Path, why: str) -> None:
+    nodes = Nodes(tmp_path, "n1", "n2")
+    nodes.filtered = why == "filtered"  # from the beginning
+    nodes.pass_time(20)
+    nodes.nameless = why == "nameless"
     nodes.pass_time(300)
     assert nodes.lost == []
 

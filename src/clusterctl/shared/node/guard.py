@@ -8,8 +8,9 @@ node is lost if its file has stopped changing and two connections to it get no a
 ends the job: Slurm would let it run on without its script (docs/decisions/recovery-and-resume.md).
 
 A node that answers is not lost, whatever has happened to its guard: connecting to a closed port of a machine that is on
-is refused. Where a firewall drops such packets, the next node does not answer while its file still changes; then no
-guard calls it lost, and Slurm notices.
+is refused. Where a firewall drops such packets, the next node never answers while its file changes; then no guard calls
+it lost, and Slurm notices. One that has answered before and stops, although its file still changes, is cut off from the
+network but not from the disk. The guard that still reaches Slurm calls the other one lost: its own node may be the one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _EVERY_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # without a change in the file
 START_SECONDS = 60.0  # until there is one
 _LOOKS = 2  # that must agree
+_TOUCH_SECONDS = 5.0  # between connections to a node whose file changes
+_TOUCHES = 6  # without an answer
 _ANSWER_SECONDS = 1.5
 _PORT = 9  # discard: nobody listens there
 _ASK_SECONDS = 60  # for a command of Slurm
@@ -57,7 +60,7 @@ class Guard:
     own: str
     job: str
     host: str
-    answers: Callable[[str], bool]
+    answers: Callable[[str], bool | None]
     clock: Callable[[], float] = time.monotonic
     run: Callable[[Sequence[str]], bool] = field(default=lambda words: _run(words))
     _number: int = 0
@@ -68,6 +71,8 @@ class Guard:
     _asked: str = ""  # the node that was last connected to while it was on, and whether it answered
     _answered: bool | None = None
     _unanswered: int = 0
+    _touched: float = 0.0
+    _cut: int = 0
 
     def look(self) -> bool:
         """Called every second; whether this guard goes on."""
@@ -89,11 +94,12 @@ class Guard:
         now, seen = self.clock(), "".join(_words(self.folder / node))
         if node != self._watched:
             self._watched, self._seen, self._looked = node, "", now
-            self._still = self._unanswered = 0
+            self._still = self._unanswered = self._cut = 0
         if seen and seen != self._seen:
             if self._seen and self._asked != node:
-                self._asked, self._answered = node, self.answers(node)
+                self._asked, self._answered, self._touched = node, bool(self.answers(node)), now
             self._seen, self._still, self._unanswered = seen, 0.0, 0
+            self._touch(node, now)
         else:  # time in which this process was stopped, or waited for the file system, does not count
             self._still += min(now - self._looked, 3 * _EVERY_SECONDS)
         self._looked = now
@@ -104,6 +110,15 @@ class Guard:
             return
         self._unanswered += 1
         if self._unanswered >= _LOOKS:
+            append(self.folder / "lost", f"{node}\n".encode())
+
+    def _touch(self, node: str, now: float) -> None:
+        """Look now and then whether a node that answered is cut off although it still writes its file."""
+        if not self._answered or now - self._touched < _TOUCH_SECONDS:
+            return
+        self._touched = now
+        self._cut = self._cut + 1 if self.answers(node) is False else 0
+        if self._cut >= _TOUCHES and self.run(["scontrol", "ping"]):
             append(self.folder / "lost", f"{node}\n".encode())
 
     def _end_job(self) -> bool:
@@ -122,10 +137,12 @@ class Guard:
         return ended and self.run(["scontrol", "update", f"JobId={successor}", "Dependency="])
 
 
-def answers(node: str) -> bool:
-    """Whether the machine is on: it accepts or refuses a connection."""
+def answers(node: str) -> bool | None:
+    """Whether the machine is on: it accepts or refuses a connection. None if no name is resolved at the moment."""
     try:
         socket.create_connection((node, _PORT), _ANSWER_SECONDS).close()
+    except socket.gaierror:
+        return None
     except OSError as error:
         return error.errno == errno.ECONNREFUSED
     return True
@@ -149,7 +166,8 @@ def _write(path: Path, text: str) -> None:
 
 def _run(words: Sequence[str]) -> bool:
     with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_ASK_SECONDS, check=False)
+        devnull = subprocess.DEVNULL
+        done = subprocess.run(words, stdin=devnull, stdout=devnull, timeout=_ASK_SECONDS, check=False)
         return done.returncode == 0
     return False
 
