@@ -31,6 +31,11 @@ def test_scontrol_expands_host_names(cluster):
     ]
 
 
+def test_without_names_scontrol_expands_those_of_the_job(cluster):
+    _, log = cluster.finish("scontrol show hostnames | head -n 1; scontrol show hostname", "--nodes=2")
+    assert log.split() == ["node1", "node1", "node2"]
+
+
 def test_ping_reports_the_controller_up(cluster):
     assert "is UP" in cluster.call("scontrol", "ping")
 

@@ -72,6 +72,82 @@ def test_a_killed_rank_is_named_and_the_run_repeated(stage: Stage) -> None:
     stage.call("cancel", "--yes", "--cluster", stage.cluster, again.stdout.strip())
 
 
+VICTIM = """
+import os, signal, time
+print("rank", os.environ.get("SLURM_PROCID"), flush=True)
+if os.environ.get("RANK", os.environ.get("SLURM_PROCID")) == os.environ.get("WHICH", "1"):
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(30)
+"""
+HEAD = "head=$(scontrol show hostnames | head -n 1)\n"
+# How people write scripts, and the rank that is killed there; None: it is no task of Slurm's.
+SHAPES: dict[str, tuple[str, int | None]] = {
+    "ranks": (f"{TWO_BY_TWO}srun -K python3 victim.py\n", 1),
+    "meeting at the first node": (
+        (
+            f"{TWO_BY_TWO}{HEAD}export MASTER_ADDR=$head MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\n"
+            "srun --kill-on-bad-exit=1 bash -c 'RANK=$SLURM_PROCID python3 victim.py'\n"
+        ),
+        1,
+    ),
+    "strict, after a step": (
+        f"{TWO_BY_TWO}set -euo pipefail\nsrun -n 1 -N 1 true\nsrun -K python3 victim.py\necho never\n",
+        1,
+    ),
+    "steps in the background": (
+        (
+            f"{TWO_BY_TWO}srun -N 1 -n 1 --exact --overlap sleep 30 & first=$!\n"
+            "srun -N 1 -n 2 --exact --overlap -K python3 victim.py & second=$!\n"
+            "wait $second; code=$?; kill $first; exit $code\n"
+        ),
+        1,
+    ),
+    "a server beside a trainer": (
+        (
+            f"{TWO_BY_TWO}WHICH=0 srun -N 1 -n 1 --overlap python3 victim.py & server=$!\n"
+            "srun -N 1 -n 1 --overlap sleep 30 & trainer=$!\nwait $server || { kill $trainer; exit 1; }\n"
+        ),
+        0,
+    ),
+    "a loop over folds": (
+        f"{TWO_BY_TWO}for fold in 0 1 2; do\n  WHICH=$((2 - fold)) srun -K python3 victim.py || exit\ndone\n",
+        2,
+    ),
+    "a here-document": (f"{TWO_BY_TWO}srun -K -n 1 -N 1 bash <<'EOF'\nsleep 0.5\nkill -9 $$\nEOF\n", 0),
+    "a pipe to a log": (f"{TWO_BY_TWO}set -o pipefail\nsrun -K --label python3 victim.py 2>&1 | tee log.txt\n", 1),
+    "exec": (f"{TWO_BY_TWO}exec srun -K python3 victim.py\n", 1),
+    "conda and modules": (
+        (
+            f"{TWO_BY_TWO}conda() {{ export CONDA_DEFAULT_ENV=$2; }}\nmodule() {{ :; }}\n"
+            "module load cuda; conda activate own\nsrun -K env python3 -u victim.py\n"
+        ),
+        1,
+    ),
+    "no srun": ("#SBATCH --nodes=1\nset -o pipefail\nWHICH=0 python3 victim.py 2>&1 | tee log.txt\n", None),
+    "torchrun": (
+        (
+            f"#SBATCH --nodes=2 --ntasks-per-node=1\n{HEAD}export WHICH=3\nsrun -K torchrun --nnodes=2 --nproc-per-node=2 "
+            "--rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
+        ),
+        1,  # its workers are rank 2 and 3
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", SHAPES)
+def test_who_was_killed_is_certain_however_the_script_is_written(stage: Stage, shape: str) -> None:
+    (stage.folder / "victim.py").write_text(VICTIM)
+    text, rank = SHAPES[shape]
+    run = stage.submit(write(stage, text))
+    stage.wait_for_state(run, "failed", seconds=120)
+    found = why(stage, run)
+    assert (found["class"], found["rank"], found["certainty"]) == ("killed", rank, "certain")
+    assert "SIGKILL" in found["cause"]
+    assert ("worker with rank 3" in " ".join([found["cause"], *found["facts"]])) == (shape == "torchrun")
+
+
 def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> None:
     failing = 'if os.environ["SLURM_PROCID"] == "1":\n    raise ValueError("no such data set")\n'
     (stage.folder / "train.py").write_text(f"import os, time\n{failing}time.sleep(20)\n")

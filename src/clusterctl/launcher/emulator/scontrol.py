@@ -31,8 +31,8 @@ def main(machine: Machine, arguments: list[str]) -> int:
             return _ask(machine, jobs.targets(",".join(job_ids)), verb)
         case ["show", "config"]:
             print(f"MaxArraySize            = {jobs.MAX_ARRAY_SIZE}")
-        case ["show", "hostnames" | "hostname", names]:
-            print("\n".join(node_names(names)))
+        case ["show", "hostnames" | "hostname", *names] if names or "SLURM_JOB_NODELIST" in os.environ:
+            print("\n".join(node_names(",".join(names or [os.environ["SLURM_JOB_NODELIST"]]))))
         case ["show", "job" | "jobs", job_id]:
             for job in jobs.chosen(machine, job_id):
                 _show_job(job)
@@ -45,10 +45,10 @@ def main(machine: Machine, arguments: list[str]) -> int:
                 return _ask(machine, [values["jobid"]], "throttle", values["arraytaskthrottle"])
             if values.keys() == {"jobid", "excnodelist"}:
                 nodes = [str(_number(machine, name)) for name in node_names(values["excnodelist"])]
-                return _ask(machine, [values["jobid"]], "exclude", *nodes)
+                return _ask(machine, values["jobid"].split(","), "exclude", *nodes)
             if values.keys() == {"jobid", "dependency"}:
                 dependencies.parse(values["dependency"])  # raises
-                return _ask(machine, [values["jobid"]], "wait-for", values["dependency"])
+                return _ask(machine, values["jobid"].split(","), "wait-for", values["dependency"])
             _update_node(machine, values)
         case _:
             raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
