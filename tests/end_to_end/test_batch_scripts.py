@@ -127,8 +127,8 @@ SHAPES: dict[str, tuple[str, int | None]] = {
     "no srun": ("#SBATCH --nodes=1\nset -o pipefail\nWHICH=0 python3 victim.py 2>&1 | tee log.txt\n", None),
     "torchrun": (
         (
-            f"#SBATCH --nodes=2 --ntasks-per-node=1\n{HEAD}export WHICH=3\nsrun -K torchrun --nnodes=2 --nproc-per-node=2 "
-            "--rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
+            f"#SBATCH --nodes=2 --ntasks-per-node=1\n{HEAD}export WHICH=3\n"
+            "srun -K torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
         ),
         1,  # its workers are rank 2 and 3
     ),

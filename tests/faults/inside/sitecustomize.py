@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 BLOCK = 100 << 20
-WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds; WORK is CPU time
+WORK, LONGER, LONGEST = 0.01, 0.2, 3.0  # seconds; WORK is CPU time
 pause = 0.0
 RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 
