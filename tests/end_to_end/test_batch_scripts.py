@@ -128,7 +128,8 @@ SHAPES: dict[str, tuple[str, int | None]] = {
     "torchrun": (
         (
             f"#SBATCH --nodes=2 --ntasks-per-node=1\n{HEAD}export WHICH=3\n"
-            "srun -K torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
+            "srun -K torchrun --nnodes=2 --nproc-per-node=2 "
+            "--rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
         ),
         1,  # its workers are rank 2 and 3
     ),
