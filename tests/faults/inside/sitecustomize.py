@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 BLOCK = 100 << 20
-WORK, LONGER, LONGEST = 0.01, 0.2, 3.0  # seconds; WORK is CPU time
+WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds; WORK is CPU time
 pause = 0.0
 RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 
@@ -28,9 +28,10 @@ def eat(*_: object) -> None:
 
 def dawdle(*_: object) -> None:
     global pause
-    if (RUN / "go").exists():
+    # A standby is of no attempt, and forks the ranks of later ones, too.
+    if (RUN / "go").exists() or os.environ.get("CLUSTERCTL_ATTEMPT", "0") != "0":
         return
-    if "torch" in sys.modules and (RUN / "checkpoints").is_dir():
+    if "CLUSTERCTL_ATTEMPT" in os.environ and "torch" in sys.modules and (RUN / "checkpoints").is_dir():
         pause = min(pause + LONGER, LONGEST)
         time.sleep(pause)
     signal.setitimer(signal.ITIMER_PROF, WORK)
@@ -38,9 +39,9 @@ def dawdle(*_: object) -> None:
 
 signal.signal(signal.SIGURG, raise_error)
 signal.signal(signal.SIGWINCH, eat)
-if os.environ.get("CLUSTERCTL_ATTEMPT") == "0" and any(
-    word.endswith("shared/node/__main__.py") for word in sys.orig_argv
-):
+if any(word.endswith("shared/node/__main__.py") for word in sys.orig_argv):
     signal.signal(signal.SIGPROF, dawdle)
     signal.siginterrupt(signal.SIGPROF, False)
     signal.setitimer(signal.ITIMER_PROF, WORK)
+    # A standby forks the ranks, which inherit the handler but no timer.
+    os.register_at_fork(after_in_child=lambda: signal.setitimer(signal.ITIMER_PROF, WORK))
