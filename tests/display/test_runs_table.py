@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs, totals
+from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs
 from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.state import Status
@@ -49,24 +49,6 @@ def test_no_line_is_wider_than_the_terminal_and_ids_are_whole_if_they_fit(
     assert max(map(len, file.getvalue().splitlines())) <= width
     if width >= 80:
         assert all(status.record.run.id in file.getvalue() for status in statuses)
-
-
-def test_notes_of_a_pipe_are_whole_and_each_run_has_one_line(statuses: list[Status], console: Consoles) -> None:
-    out, file = console(80)
-    found = listing(statuses)
-    long = f"failed: {'a long reason ' * 20}end"
-    rows = tuple(row._replace(cells={**row.cells, "NOTE": long}) for row in found.rows)
-    show_runs(out, replace(found, rows=rows), whole_notes=True)
-    head, *lines = file.getvalue().splitlines()
-    assert head.endswith("  NOTE")
-    assert len(lines) == len(statuses)
-    assert all(line.endswith(long) for line in lines)
-
-
-def test_totals_say_how_many_older_runs_are_not_counted(statuses: list[Status]) -> None:
-    found = replace(listing(statuses), states={State.TRAINING: 2, State.FINISHED: 8})
-    assert " 10 runs: " in totals(found)
-    assert " newest 10 of 1,300 runs: " in totals(replace(found, older=1290))
 
 
 def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], console: Consoles) -> None:

@@ -107,12 +107,3 @@ def test_events_are_ordered_by_time(fabricate, asked) -> None:
     assert [happening.time for happening in timeline_events] == sorted(happening.time for happening in timeline_events)
     assert timeline_events[0].text == "submitted"
     assert json.dumps([happening.text for happening in timeline_events]).count("attempt 1 starts on node[0-3]") == 1
-
-
-def test_older_runs_than_the_newest_are_counted(fabricate) -> None:
-    for number in range(5):
-        run = fabricate(f"cora-20260102-03040{number}-00a1", {})
-    looked = Overview(run.path.parent, count=3).look()
-    assert (len(looked.statuses), looked.older) == (3, 2)
-    assert Overview(run.path.parent, count=5).look().older == 0
-    assert Overview(run.path.parent, 1, (run,)).look().older == 0

@@ -190,12 +190,6 @@ class Query:
         self.ended.save()
         return found
 
-    def older(self, found: Listing) -> int:
-        """How many runs that match were not looked at for `found`, made by `rows`."""
-        if self.named or self.count is None or self.wanted.needs_reading:
-            return 0
-        return max(0, sum(map(self.wanted.takes_id, run_ids(self.folder))) - sum(found.states.values()))
-
     def list(self) -> list[RunDir]:
         """Only the runs; their files are read only if a state or an age has to be known."""
         if self.named or self.wanted.needs_reading:

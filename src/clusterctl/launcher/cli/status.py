@@ -113,7 +113,7 @@ def status(
     sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
     if metric and sweep is None:
         raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
-    look = _Looking(wanted, sweep, metric, sort.lower() if sort else None, watch)
+    look = _Looking(wanted, sweep, metric, sort.lower() if sort else None)
     if watch:
         _watch(look, output)
         return
@@ -123,8 +123,7 @@ def status(
         listing = look.listing()
         any_found, problems = bool(listing.rows), listing.problems
         if listing.rows:
-            whole = terminal.has_no_width(sys.stdout)
-            runs_table.show_runs(terminal.data(), listing, wide=output == "wide", whole_notes=whole)
+            runs_table.show_runs(terminal.data(), listing, wide=output == "wide")
             if roles:
                 _show_roles(wanted, listing)
             if sweep is None:
@@ -193,7 +192,6 @@ class _Looking:
     sweep: Sweep | None = None
     metric: str | None = None
     sort: str | None = None
-    watch: bool = False
 
     @cached_property
     def _causes(self) -> Causes:
@@ -222,7 +220,6 @@ class _Looking:
         else:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)
-            found = replace(found, older=self.wanted.older(found)) if self.watch else found
         return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
 
 

@@ -51,14 +51,11 @@ _USEFUL_NOTE = 48  # a shorter column would lose the cause: notes below their ru
 LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 
 
-def show_runs(console: Console, listing: Listing, *, wide: bool = False, whole_notes: bool = False) -> None:
-    """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width.
-
-    In a narrow terminal, notes stand below their runs; with `whole_notes`, for a pipe, always on their lines.
-    """
+def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
+    """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width."""
     if listing.head:
         console.print(Text(listing.head), soft_wrap=True)
-    console.print(RunsTable(listing, None if wide else console.width, whole_notes=whole_notes), soft_wrap=True)
+    console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
 
 
 def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = False) -> None:
@@ -89,9 +86,7 @@ def totals(listing: Listing) -> str:
     """The time, the number of runs in each state, and their GPU-hours: above a table that is shown again and again."""
     counts = listing.states or Counter(row.state for row in listing.rows)
     hours = _gpu_hours(listing.rows)
-    number = sum(counts.values())
-    which = f"newest {number} of {number + listing.older:,} runs" if listing.older else f"{number} runs"
-    runs = f"{which}: {states_in_words(counts)}" if counts else ""
+    runs = f"{sum(counts.values())} runs: {states_in_words(counts)}" if counts else ""
     return "  ".join(filter(None, [clock(listing.as_of), runs, f"{hours} GPU-hours" if hours else ""]))
 
 
@@ -112,9 +107,7 @@ class RunsTable:
     Built from rich's segments: its Table takes a millisecond per line, and a Text per line a tenth of that.
     """
 
-    def __init__(
-        self, listing: Listing, width: int | None, height: int | None = None, *, whole_notes: bool = False
-    ) -> None:
+    def __init__(self, listing: Listing, width: int | None, height: int | None = None) -> None:
         rows, now = listing.rows, listing.as_of
         shown = rows if height is None else rows[: height - 1]
         first, *others = _IMPORTANCE
@@ -124,10 +117,7 @@ class RunsTable:
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
         columns = [column for column in columns if any(cells[column])]
         below = [""] * len(shown)
-        if width is not None and whole_notes and "NOTE" in columns:
-            columns = [*_made_to_fit([one for one in columns if one != "NOTE"], cells, widths, width)[0], "NOTE"]
-            width = None
-        elif width is not None:
+        if width is not None:
             columns, without_note = _made_to_fit(columns, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
         if height is not None:

@@ -29,15 +29,10 @@ def messages() -> Console:
     return _console(sys.stderr)
 
 
-def has_no_width(file: TextIO) -> bool:
-    """Whether `file` is a pipe or a file, for which the user has set no width."""
-    return not file.isatty() and "COLUMNS" not in os.environ
-
-
 def _console(file: TextIO) -> Console:
     from rich.console import Console
 
-    width = _WIDTH_OF_FILES if has_no_width(file) else None
+    width = None if file.isatty() or "COLUMNS" in os.environ else _WIDTH_OF_FILES
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
-from clusterctl.launcher.observe.run_names import run_ids
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.timeline import TimelineEvent
@@ -57,7 +56,6 @@ class Scene:
     problems: tuple[ConfigError | SlurmError, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
-    older: int = 0  # runs that are not among the newest
 
 
 @dataclass
@@ -76,7 +74,6 @@ class Overview:
     def look(self, selected: str | None = None) -> Scene:
         """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
-        older = 0 if self.runs or len(runs) < self.count else max(0, len(run_ids(self.folder)) - len(runs))
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = statuses_of([run for run in runs if run not in kept], self.slurm_of, self.clock)
@@ -98,7 +95,7 @@ class Overview:
             if self._closely is None or self._closely.run != chosen.record.run:
                 self._closely = _Closely(chosen.record)
             closely = self._closely.look(chosen)
-        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()), older=older)
+        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()))
 
 
 class _Closely:

@@ -300,7 +300,6 @@ class Listing:
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
     states: Mapping[State, int] = field(default_factory=dict)  # of all runs, where rows combine several
-    older: int = 0  # runs that were not looked at
 
 
 def listing(

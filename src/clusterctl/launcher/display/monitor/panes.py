@@ -148,9 +148,7 @@ def headline(view: MonitorView, width: int) -> Text:
     """The first line: number of runs, age of Slurm's data, first problem."""
     scene = view.scene
     alive = sum(not status.state.ended for status in scene.statuses)
-    count = plural(len(scene.statuses), "run")
-    count = f"newest {len(scene.statuses)} of {len(scene.statuses) + scene.older:,} runs" if scene.older else count
-    line = Text.assemble((" clusterctl ", "bold reverse"), f" {count}, {alive} alive")
+    line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
     for words in in_words(view.choice):
         line.append(f"  {plain(words)}", "yellow")
     line.append(f"  {clock(scene.as_of)}")
