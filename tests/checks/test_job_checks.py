@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -260,62 +259,6 @@ def test_a_programs_script_is_looked_for_in_the_jobs_code(tmp_path: Path) -> Non
     assert (found.program, found.tasks) == (Seen(str(tmp_path / "train.py"), False), 3)
     for argv in (("python", "-c", "pass"), ("python", "/opt/x.py"), ("torchrun", "x.py"), ("sh", "a.sh")):
         assert wanted(resolved(tmp_path, HERE, argv=argv, **job)).program is None
-
-
-@pytest.mark.parametrize(
-    ("content", "mode", "name", "said", "advised"),
-    [
-        ("print(1)", 0o644, "train.py", "argv: not executable: ", "clusterctl submit -- python ./train.py"),
-        ("print(1)", 0o755, "train.py", "argv: a script whose first line", "clusterctl submit -- python ./train.py"),
-        ("echo", 0o644, "a b", "argv: not executable: ", "chmod +x '"),
-        ("echo", 0o755, "tool", "argv: a script whose first line", "#!/bin/sh"),
-        ("", 0o755, "tool", "argv: a script whose first line", "#!/bin/sh"),
-        ("#!/bin/sh\r\necho\r\n", 0o755, "tool", "argv: its lines end as on Windows", "sed -i 's/\\r$//' "),
-        ("#!/no/such x\n", 0o755, "tool", "argv: no such interpreter: /no/such, ", "#!/bin/sh"),
-        (None, 0, "tool", "argv: no such file: ", "relative to the job's `code` folder"),
-    ],
-)
-def test_a_program_that_the_kernel_would_not_start_is_refused(
-    tmp_path: Path, content: str | None, mode: int, name: str, said: str, advised: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_text(content)
-        (tmp_path / name).chmod(mode)
-    for argv in ((f"./{name}", "--x"), (str(tmp_path / name),)):
-        (check,) = (one for one in judge(looked(program_of(tmp_path, HERE, argv))) if one.name == "program")
-        assert check.verdict == Verdict.FAIL
-        assert check.message.startswith(said)
-        assert advised.replace("./", "./" if argv[0][0] == "." else f"{tmp_path}/") in check.hint
-
-
-def test_folders_links_to_nothing_and_queues_are_no_programs(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("gone")
-    os.mkfifo(tmp_path / "queue", 0o777)
-    for name, said in {"folder": "a folder: ", "link": "a link to nothing: ", "queue": "no regular file: "}.items():
-        problem = wanted(program_of(tmp_path, HERE, (f"./{name}",))).exec_problem
-        assert problem is not None
-        assert problem[0].startswith(said)
-
-
-@pytest.mark.parametrize("content", [b"#!/bin/sh\n", b"#! /usr/bin/env no-such-program\n", b"\x7fELF\0", b"PK\0"])
-def test_whatever_the_kernel_might_start_is_not_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tool").write_bytes(content)
-    (tmp_path / "tool").chmod(0o755)
-    for argv in (("./tool",), (str(tmp_path / "tool"),), ("tool",)):
-        assert wanted(program_of(tmp_path, HERE, argv)).exec_problem is None
-
-
-def test_interpreters_and_absolute_paths_are_those_of_the_nodes_and_images(tmp_path: Path) -> None:
-    (tmp_path / "tool").write_text("#!/no/such\n")
-    (tmp_path / "tool").chmod(0o755)
-    assert wanted(program_of(tmp_path, ELSEWHERE, ("./tool",))).exec_problem is None
-    assert wanted(program_of(tmp_path, ELSEWHERE, (str(tmp_path / "absent"),))).exec_problem is None
-    assert wanted(program_of(tmp_path, ELSEWHERE, ("./absent",))).exec_problem is not None
-
-
-def program_of(folder: Path, cluster: Cluster, argv: tuple[str, ...]) -> Resolved:
-    return resolved(folder, cluster, workload="command", train=CommandTrain(), code=str(folder), argv=argv)
 
 
 @pytest.mark.parametrize(

@@ -93,22 +93,6 @@ def test_a_runs_folder_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None
         hint="--cluster NAME",
     ),
     Mistake(
-        what="no cluster is set, there is a Slurm, and the job is none",
-        typed="submit train.py",
-        prepare=lambda desk: (desk.use_slurm(), desk.set(CLUSTERCTL_CLUSTER=""), desk.write("train.py", "")),
-        code=USAGE,
-        expected="a program, not a job: train.py",
-        hint="clusterctl submit -- python train.py",
-    ),
-    Mistake(
-        what="no cluster is set, there is a Slurm, and the job of a sweep is none",
-        typed="submit coral --sweep train.lr=0.1,0.2",
-        prepare=lambda desk: (desk.use_slurm(), desk.set(CLUSTERCTL_CLUSTER="")),
-        code=NOT_FOUND,
-        expected="no job named: coral",
-        hint="cora",
-    ),
-    Mistake(
         what="the partition in the environment has a newline",
         typed="submit cora",
         environment={"SBATCH_PARTITION": "a\nb"},

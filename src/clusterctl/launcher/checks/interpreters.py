@@ -1,4 +1,4 @@
-"""Code: checks of the tasks' Python and its packages, queried without importing them, and of programs to be started."""
+"""Code: checks of the tasks' Python and its packages, queried without importing them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import textwrap
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.check import Check, fail, ok, warn
 from clusterctl.launcher.checks.surroundings import Interpreter, Seen, SetupProblem
-from clusterctl.launcher.config.program import command_of, with_interpreter
-from clusterctl.shared.record.files import exists, read_beginning
+from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.interpreter import environment, of_any_version
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("torch",)
 VERSION_SECONDS = 10
-_LONGEST_FIRST_LINE = 4096
-_FIRST_LINE = "begin it with its interpreter, such as #!/bin/sh or #!/usr/bin/env python3"
 PACKAGES_SECONDS = 30  # a package without metadata is imported, perhaps from a slow file system
 _ASK_VERSION = "import json, sys; print(json.dumps({'version': sys.version_info[:3]}))"
 _ASK_PACKAGES = f"""
@@ -92,44 +88,6 @@ def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
     except (ValueError, IndexError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Interpreter(seen, problem=last)
-
-
-def find_exec_problem(path: Path, program: Sequence[str], *, in_image: bool) -> tuple[str, str] | None:
-    """Why the kernel would not start the file `path`, the first word of `program`, and a hint; None if it would.
-
-    As execve(2) sees it, which sh(1) does not: a script without a first line `#!` is refused.
-    """
-    try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            return f"{'a folder' if stat.S_ISDIR(mode) else 'no regular file'}: {path}", "name the program in it"
-        if not os.access(path, os.X_OK):
-            return f"not executable: {path}", _startable(program, f"chmod +x {shlex.quote(str(path))}")
-        beginning = read_beginning(path, _LONGEST_FIRST_LINE)
-    except FileNotFoundError:
-        if path.is_symlink():
-            return f"a link to nothing: {path} -> {path.readlink()}", "paths are relative to the folder of the link"
-        return f"no such file: {path}", ""
-    except OSError:  # the nodes may be allowed what is not allowed here
-        return None
-    if not beginning.startswith(b"#!"):
-        is_text = b"\0" not in beginning  # all else may have a handler of its own (binfmt_misc)
-        message = f"a script whose first line does not name its interpreter: {path}"
-        return (message, _startable(program, _FIRST_LINE)) if is_text else None
-    first = beginning.split(b"\n", 1)[0]
-    if first.endswith(b"\r"):
-        unix = f"sed -i 's/\\r$//' {shlex.quote(str(path))}"
-        return f"its lines end as on Windows, so that no interpreter is found: {path}", unix
-    interpreter = os.fsdecode((first[2:].split() or [b""])[0])
-    if not in_image and interpreter.startswith("/") and not exists(Path(interpreter)):
-        return f"no such interpreter: {interpreter}, in the first line of {path}", _startable(program, _FIRST_LINE)
-    return None
-
-
-def _startable(program: Sequence[str], otherwise: str) -> str:
-    """The command that names the interpreter of a script, if its name tells which; else `otherwise`."""
-    known = [*program] != with_interpreter(program)
-    return f"name its interpreter: {command_of(program)}" if known else otherwise
 
 
 def find_setup_problem(setup: Sequence[str], of_cluster: int) -> SetupProblem | None:

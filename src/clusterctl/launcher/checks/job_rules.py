@@ -73,13 +73,10 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
 
 def code_rules(found: Surroundings) -> Iterator[Check]:
     program = found.wanted.program if found.wanted else None
-    key = "program" if found.wanted and found.wanted.resolved.job.role else "argv"
-    relative = f"paths in {key} are relative to the job's `code` folder, by default the current one"
     if program and not program.there:
-        yield fail("program", f"{key}: no such file: {program.path}", relative)
-    elif found.wanted and found.wanted.exec_problem:
-        what, hint = found.wanted.exec_problem
-        yield fail("program", f"{key}: {what}", hint or relative)
+        key = "program" if found.wanted and found.wanted.resolved.job.role else "argv"
+        hint = f"paths in {key} are relative to the job's `code` folder, by default the current one"
+        yield fail("program", f"{key}: no such file: {program.path}", hint)
     for key, module in found.wanted.modules if found.wanted else ():
         if not module.there:
             hint = "unless the Python of the ranks has such a package; another folder: `code = FOLDER`"

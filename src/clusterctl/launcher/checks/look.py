@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.checks.data_size import batches
-from clusterctl.launcher.checks.interpreters import (
-    ask_packages,
-    ask_version,
-    find_exec_problem,
-    find_interpreter,
-    find_setup_problem,
-)
+from clusterctl.launcher.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
 from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.checks.surroundings import (
     Folder,
@@ -153,7 +147,6 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             memory=estimate(job),
             data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
             program=None if plan.setup else _program(job, plan),
-            exec_problem=None if plan.setup else next(_exec_problems(job, plan, cluster), None),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
             forward=_forward(job, plan),
@@ -324,19 +317,6 @@ def _program(job: Job, plan: Plan) -> Seen | None:
         and argv[0].rpartition("/")[2].rstrip("0123456789.") == "python"
     ]
     return next((one for one in seen if not one.there), seen[0] if seen else None)
-
-
-def _exec_problems(job: Job, plan: Plan, cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """For programs named by a path: in the job's code, or an absolute one that the nodes see as this machine does."""
-    code = _code(job, plan)
-    if job.workload != "command" or code is None:
-        return
-    for program in job.programs:
-        is_elsewhere = program[0].startswith("/") and (job.images or not cluster.nodes_are_here)
-        if "/" in program[0] and not is_elsewhere:
-            in_image = bool(job.images) or not cluster.nodes_are_here
-            if problem := find_exec_problem(Path(code, program[0]), program, in_image=in_image):
-                yield problem
 
 
 def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:

@@ -146,7 +146,6 @@ class WantedRun:
     memory: Estimate | None = None  # by formula; None: a program or a model of the user's own, or unknown data
     data_here: bool = False  # the folder suggested in the hint already contains a data set
     program: Seen | None = None  # the script of workload "command"
-    exec_problem: tuple[str, str] | None = None  # why the kernel would not start its program, and a hint
     nodes_have_names: bool = True  # False if its ranks could not find each other by the names of their nodes
     modules: tuple[tuple[str, Seen], ...] = ()  # of the user's code, with the key that refers to them
     forward: Forward | None = None  # of the user's model, if its source shows it

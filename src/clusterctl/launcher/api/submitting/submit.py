@@ -20,7 +20,6 @@ from clusterctl.launcher.config import current_folder, load_cluster, resolve, re
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import with_environment
-from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.config.roles import HasStages as HasStages
@@ -86,8 +85,6 @@ def load(
         script = read_script(path, name, tuple(program_words(program)))
         sent_from = current_folder() if client_data() else None
         return resolve_script(script, load_cluster(cluster), settings(overrides), sent_from=sent_from)
-    if name:
-        find_file("jobs", name, current_folder())  # a mistake in the name is told before "which cluster?"
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
     if AUTO in resolved.origins.values():
         from clusterctl.launcher.api.submitting.past_runs import with_auto  # late: reads runs

@@ -18,7 +18,6 @@ from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.environment import with_environment
-from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script
@@ -76,11 +75,9 @@ def load_sweep(
     swept = {key_of(setting): "" for row in rows for setting in row}
     if twice := next((key for key in map(key_of, given) if key in swept), None):
         raise UsageError(f"{twice} is both swept and set to one value", "use only one of these options")
-    name, words, names = None if job is None else os.fspath(job), program_words(program), names_of_program(rows)
+    target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
+    names = names_of_program(rows)
     path = find_script(name, current_folder()) if name else None
-    if name and not path:
-        find_file("jobs", name, current_folder())  # a mistake in the name is told before "which cluster?"
-    target = load_cluster(cluster)
     script = read_script(path, name) if name and path else None
     sent_from = current_folder() if client_data() else None
 
