@@ -95,9 +95,9 @@ READERS = {
     "engine/training/own/forward_memory.py": KERNEL,
     "engine/training/trace.py": OURS,
     "engine/data/data_sets.py": WRITES,
-    "engine/data/generated/reddit_like.py": WRITES,
-    "engine/data/generated/ogb_like.py": WRITES,
-    "engine/data/generated/taobao_like.py": WRITES,
+    "engine/data/reddit.py": WRITES,
+    "engine/data/ogb_like.py": WRITES,
+    "engine/data/taobao.py": WRITES,
     "engine/data/tu.py": "raw files that PyG has just read",
     "engine/data/number_files.py": "members of archives, and files that open_regular has opened",
     "engine/data/ogb.py": WRITES,
@@ -143,10 +143,10 @@ MAKERS = {
     "engine/training/trace.py": f"{INSIDE}; {TEMPORARY}",
     "engine/workloads/command.py": f"{INSIDE}; {TEMPORARY}",
     "engine/data/data_sets.py": DATA,
-    "engine/data/generated/igb_like.py": DATA,
-    "engine/data/generated/ogb_like.py": DATA,
-    "engine/data/generated/reddit_like.py": DATA,
-    "engine/data/generated/taobao_like.py": DATA,
+    "engine/data/igb.py": DATA,
+    "engine/data/ogb_like.py": DATA,
+    "engine/data/reddit.py": DATA,
+    "engine/data/taobao.py": DATA,
 }
 
 

@@ -17,7 +17,6 @@ from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
 from clusterctl.engine.data import igb, reddit, tu
-from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.graph.attention import WORTH_COMPILING
 from clusterctl.engine.workloads import synthetic
 from clusterctl.launcher.checks.data_size import data_size, distinct
@@ -74,7 +73,7 @@ def test_sizes_are_read_from_the_layouts_of_the_open_graph_benchmark(tmp_path: P
 
 
 def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> None:
-    igb_like.write(tmp_path / "igb", 1e-6, 0)
+    igb.write(tmp_path / "igb", 1e-6, 0)
     graph = igb.read_raw(tmp_path / "igb", tmp_path)
     for of in (
         job("node-classification", model="rgat", generated=1e-6),

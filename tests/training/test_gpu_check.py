@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.cpu_as_gpu import CpuAsGpu, install
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.objectives import node as node_objective

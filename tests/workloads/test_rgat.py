@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from torch_geometric.data import HeteroData
 
 from clusterctl.engine.data import igb
-from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.igb import CITES, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
@@ -40,7 +39,7 @@ SCALE = 1e-6
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("igb")
-    assert igb_like.write(folder, SCALE, 0) == igb_like.BEST_ACCURACY
+    assert igb.write(folder, SCALE, 0) == igb.BEST_ACCURACY
     return folder
 
 
@@ -256,5 +255,5 @@ def test_the_shipped_job_learns_on_four_ranks(tmp_path: Path) -> None:
     assert [code for code, _, _ in done] == [0, 0, 0, 0], done
     assert len(losses_of(run)) == 5 * 7
     accuracy = metrics_of(run)[-1]["test_accuracy"]
-    print("igbh-generated:", accuracy, "of", igb_like.BEST_ACCURACY)
+    print("igbh-generated:", accuracy, "of", igb.BEST_ACCURACY)
     assert accuracy > 0.8

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
-from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.own_data import SPLITS, Given, is_graph, own_recipe, prepared
 from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.data.own_relations import relations_of
@@ -122,7 +121,7 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
     """How to generate and prepare data like IGB-heterogeneous."""
 
     def build(scratch: Path) -> LabelledHeteroGraph:
-        igb_like.write(scratch, scale, _GENERATED_SEED)
+        igb.write(scratch, scale, _GENERATED_SEED)
         return igb.read_raw(scratch, scratch, undirected=undirected)
 
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
