@@ -33,7 +33,7 @@ from clusterctl.engine.data import taobao
 from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.data.taobao import interactions, read_events
 from clusterctl.engine.data.tu import raw_identity, read_raw
-from clusterctl.engine.graph.products import linear
+from clusterctl.engine.graph.blocks import linear
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.objectives.graph import GraphClassification

@@ -51,7 +51,7 @@ READERS = {
     "launcher/emulator/supervisor.py": OURS,
     "engine/data/edge_spool.py": OURS,
     "engine/graph/features/row_file.py": "arrays that prepared_once has written",
-    "engine/graph/products.py": KERNEL,
+    "engine/graph/blocks.py": KERNEL,
     "engine/graph/storage.py": WRITES,
     "launcher/submission/code_files.py": "folders",
     "launcher/submission/module_archives.py": "a tar file in a file that `replacing` has opened",

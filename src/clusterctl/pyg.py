@@ -15,9 +15,9 @@ from torch_geometric.loader import ClusterData as PygOwnClusterData
 from torch_geometric.loader import ClusterLoader as ClusterLoader
 from torch_geometric.loader import LinkLoader, NodeLoader
 
+from clusterctl.engine.graph.clusters import parts
 from clusterctl.engine.graph.dropout import Dropout as Dropout
 from clusterctl.engine.graph.dropout import dropout as dropout
-from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.pyg.adjacency import by_target
 from clusterctl.engine.graph.pyg.bidirectional import PygBidirectionalSampler as PygBidirectionalSampler
 from clusterctl.engine.graph.pyg.hgt import PygHgtSampler as PygHgtSampler

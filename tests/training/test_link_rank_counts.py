@@ -19,7 +19,7 @@ import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.made_graphs import random_shop
 from torch import distributed as dist
-from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.graph.embeddings import ShardedTable
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.record.place import Place

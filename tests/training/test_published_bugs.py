@@ -183,9 +183,7 @@ SUMMED_IN_HALF = Mutation(
     "bags = table[columns].split(offsets.diff().tolist())\n"
     "        sums = torch.stack([sum(bag.unbind(), bag.new_zeros(bag.size(1))) for bag in bags])",
 )
-GRADIENT_OF_ONE_RANK = Mutation(
-    "engine/graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank"
-)
+GRADIENT_OF_ONE_RANK = Mutation("engine/graph/embeddings.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
 ONLY_NEW_NODES = Mutation("engine/graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
 ALL_NODES_AGAIN = Mutation("engine/graph/pyg/walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
 

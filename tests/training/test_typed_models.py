@@ -19,8 +19,8 @@ from torch_geometric.nn import GCN, HeteroConv, SAGEConv
 
 from clusterctl.engine.data.igb import read_raw, write
 from clusterctl.engine.data.own_relations import relations_of
+from clusterctl.engine.graph.embeddings import whole_weights
 from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.sharded_table import whole_weights
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe, shared
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch

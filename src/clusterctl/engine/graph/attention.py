@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import row_bounds
+from clusterctl.engine.graph.blocks import Linear, row_bounds
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
-from clusterctl.engine.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.hops import Hop, Neighborhoods

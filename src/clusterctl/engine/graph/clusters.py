@@ -1,6 +1,7 @@
 """Cluster-GCN (Chiang et al., KDD 2019): a graph in parts with few edges between them, a few of which make a subgraph.
 
-Every epoch joins the clusters into other subgraphs, which depend on (seed, epoch) only. A node is in one of them.
+Every epoch joins the clusters into other subgraphs, which depend on (seed, epoch) only. A node is in one of them. The
+parts are those of METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998), in pymetis.
 """
 
 from __future__ import annotations
@@ -14,14 +15,40 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.graph.neighbors import sample_positions
-from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.storage import Recipe
 from clusterctl.engine.graph.subgraphs import Subgraph
+from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
+
+
+def parts(indptr: Tensor, indices: Tensor, number: int, *, recursive: bool = False) -> Tensor:
+    """The part of each node, int64 in [0, number), for edges by target or by source.
+
+    Directions, loops and repeated edges are ignored. Always the same for the same graph. Parts are about equal, but may
+    be empty if there are few nodes. Raises TaskError if pymetis is missing.
+    """
+    try:
+        import pymetis
+    except ImportError:
+        raise TaskError(
+            "partitioning a graph needs pymetis", hint="install it on the nodes: pip install pymetis"
+        ) from None
+    nodes = indptr.numel() - 1
+    if number <= 1 or nodes == 0:
+        return torch.zeros(nodes, dtype=torch.int64)
+    targets = rows_of(indptr, indices.numel())
+    sources = indices.to(torch.int64)
+    between = sources != targets
+    sources, targets = sources[between], targets[between]
+    both = torch.unique(torch.cat([targets * nodes + sources, sources * nodes + targets]))
+    offsets = torch.searchsorted(both, torch.arange(nodes + 1) * nodes)
+    neighbors = pymetis.CSRAdjacency(adj_starts=offsets.numpy(), adjacent=(both % nodes).numpy())
+    _, found = pymetis.part_graph(number, neighbors, recursive=recursive, options=pymetis.Options(seed=0))
+    return torch.tensor(found, dtype=torch.int64)
 
 
 @dataclass(frozen=True)

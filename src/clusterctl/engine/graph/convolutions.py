@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from clusterctl.engine.graph.blocks import Linear, linear
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
-from clusterctl.engine.graph.products import Linear, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,10 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from clusterctl.engine.graph.blocks import moved
+from clusterctl.engine.graph.blocks import Linear, moved
 from clusterctl.engine.graph.collection import Collection, GraphBatch, Rows, sum_rows
 from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, stream
-from clusterctl.engine.graph.products import Linear
 
 _ROWS_AT_ONCE = 1 << 16
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from clusterctl.engine.graph.embeddings import ShardedTable, whole_weights
 from clusterctl.engine.graph.hashing import ReplayedKeys
-from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.engine.task.exchange import from_first
 from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.checkpoint import Checkpoints

@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
-from clusterctl.engine.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk, FeaturesOnHost
+from clusterctl.engine.graph.features.sources import (
+    INDEX,
+    FeaturesInMemory,
+    FeaturesOnDisk,
+    FeaturesOnHost,
+    Fetched,
+    FetchesAhead,
+    expected_visits,
+    expected_visits_by_type,
+    rows_within,
+)
 from clusterctl.engine.graph.features.split import ID, SplitFeatures
-from clusterctl.engine.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
 from clusterctl.engine.graph.storage import resident, resident_relations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.engine.graph.features.ahead import FetchAhead
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead
     from clusterctl.engine.graph.storage import EdgeType, G, H
     from clusterctl.engine.task.task import Task
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.attention import GatConv
     from clusterctl.engine.graph.embeddings import WantedRows
-    from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead
     from clusterctl.engine.graph.inference import Piece
     from clusterctl.engine.graph.rgat import LayerHops
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
