@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from clusterctl.engine.data import igb
 from clusterctl.engine.data.igb import read_raw
-from clusterctl.engine.graph.rgat import fan_outs, layer_hops, relations_by_layer
+from clusterctl.engine.graph.attention import fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification

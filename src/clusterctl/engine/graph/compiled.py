@@ -19,8 +19,7 @@ from numba import types
 from torch import Tensor
 
 from clusterctl.engine.graph.hashing import FIRST, GOLDEN, SECOND
-from clusterctl.engine.graph.labor import WINDOW, turn_of
-from clusterctl.engine.graph.neighbors import gaps, remaining, sizes
+from clusterctl.engine.graph.neighbors import WINDOW, gaps, remaining, sizes, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +70,7 @@ def sample_neighbors_compiled(
 def sample_labor_compiled(
     graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int, *, places: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Like `labor.sample_labor`."""
+    """Like `neighbors.sample_labor`."""
     start, degree = remaining(graph, nodes, None)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import moved, rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.graph.labor import max_duplicates
-from clusterctl.engine.graph.neighbors import renumbered, sample_positions
+from clusterctl.engine.graph.neighbors import max_duplicates, renumbered, sample_positions
 from clusterctl.engine.graph.sampling import engine_for
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ def seen_compiled(
 
 
 def first_compiled(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """Like `weights.first`."""
+    """Like `relation.first`."""
     picks = torch.empty(count, offsets.numel() - 1, dtype=torch.int64)
     _first(waits.numpy(), offsets.numpy(), picks.numpy())
     return picks
