@@ -30,9 +30,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from clusterctl.engine.data import taobao
+from clusterctl.engine.data.graph_sets import raw_identity, read_raw
 from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.data.taobao import interactions, read_events
-from clusterctl.engine.data.tu import raw_identity, read_raw
 from clusterctl.engine.graph.blocks import linear
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner

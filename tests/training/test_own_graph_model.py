@@ -20,7 +20,7 @@ from torch_geometric.data import Data as PygData
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
-from clusterctl.engine.data.own_graphs import collection_of
+from clusterctl.engine.data.graph_sets import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task

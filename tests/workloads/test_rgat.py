@@ -22,8 +22,8 @@ from clusterctl.engine.data import igb
 from clusterctl.engine.data.igb import CITES, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.learning.metrics import f1_macro
 from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.metrics import f1_macro
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.workloads.node_classification import relations_of, relations_recipe
 from clusterctl.launcher.config.resolution import contradictions

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
+from clusterctl.engine.data.graph_sets import one_graph
 from clusterctl.engine.data.own_data import SPLITS, Given, is_graph, own_recipe, prepared
-from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph.clusters import Clusters, clusters_recipe
 from clusterctl.engine.graph.features.arrangement import arranged

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.learning.metrics import Metric
+    from clusterctl.engine.training.metrics import Metric
     from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 

@@ -20,8 +20,8 @@ from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured
 from clusterctl.engine.training.own.model import options_of

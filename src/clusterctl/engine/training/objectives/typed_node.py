@@ -28,8 +28,8 @@ from clusterctl.engine.graph.typed_subgraphs import (
     typed_neighbourhood,
     typed_whole,
 )
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
