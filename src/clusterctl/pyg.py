@@ -15,7 +15,6 @@ from torch_geometric.loader import ClusterData as PygOwnClusterData
 from torch_geometric.loader import ClusterLoader as ClusterLoader
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from clusterctl.engine.graph.clusters import parts
 from clusterctl.engine.graph.dropout import Dropout as Dropout
 from clusterctl.engine.graph.dropout import dropout as dropout
 from clusterctl.engine.graph.pyg.adjacency import by_target, without_sparse
@@ -24,6 +23,7 @@ from clusterctl.engine.graph.pyg.older_loaders import NeighborSampler as Neighbo
 from clusterctl.engine.graph.pyg.older_loaders import ShaDowKHopSampler as ShaDowKHopSampler
 from clusterctl.engine.graph.pyg.sampler import PygBidirectionalSampler as PygBidirectionalSampler
 from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler as PygNeighborSampler
+from clusterctl.engine.graph.subgraphs import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.engine.graph.clusters import Clusters
+from clusterctl.engine.graph.subgraphs import Clusters
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.graph.features.split import SplitFeatures
 from clusterctl.engine.graph.storage import Graph, shared

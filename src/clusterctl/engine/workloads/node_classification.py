@@ -18,9 +18,9 @@ from clusterctl.engine.data import igb, ogb, reddit
 from clusterctl.engine.data.graph_sets import one_graph
 from clusterctl.engine.data.own_data import SPLITS, Given, is_graph, own_recipe, prepared
 from clusterctl.engine.data.own_relations import relations_of
-from clusterctl.engine.graph.clusters import Clusters, clusters_recipe
 from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed_with_order
+from clusterctl.engine.graph.subgraphs import Clusters, clusters_recipe
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.node import NodeClassification
