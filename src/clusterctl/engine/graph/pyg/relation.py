@@ -195,10 +195,8 @@ def seen(
     latest: Tensor,
     keys: Tensor,
     sides: tuple[int, int],
-    count: int,
-    key: int,
+    draw: Draw,
     *,
-    replace: bool,
     last: bool,
 ) -> tuple[Tensor, Tensor]:
     """Sample edges that seeds see: offsets, and the ids of the sources, for each of `ids`, int64.
@@ -211,9 +209,10 @@ def seen(
     start, end = edges.indptr[nodes], edges.indptr[nodes + 1]
     if times is not None:
         end = end_by_time(start, end, latest[tree], times, None)
-        if last and count >= 0:
-            start = start.maximum(end - count)
-    offsets, places = sample_ranges(start, end - start, keys[tree] + nodes, count, key, replace=replace)
+        if last and draw.count >= 0:
+            start = start.maximum(end - draw.count)
+    counters = keys[tree] + nodes
+    offsets, places = sample_ranges(start, end - start, counters, draw.count, draw.key, replace=draw.replace)
     owners = tree.repeat_interleave(offsets.diff(), output_size=places.numel())
     return offsets, edges.indices[places].to(torch.int64) + owners * sides[0]
 
