@@ -143,12 +143,13 @@ class FetchesByType:
 
     def settle(self) -> None:
         """As `Features.settle`. All types share one exchange, so their rounds go on until all types are settled."""
-        self._fetches.after(self._answer_others)
-
-    def _answer_others(self) -> None:
         split = [features for features in self._features.values() if isinstance(features, SplitFeatures)]
-        while sum(features.answer() for features in split):  # one round of each type, as in a fetch
-            pass
+
+        def answer_others() -> None:
+            while sum(features.answer() for features in split):  # one round of each type, as in a fetch
+                pass
+
+        self._fetches.after(answer_others)
 
     def _gather(self, nodes: Tables) -> Fetched[Tables]:
         found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}

@@ -59,19 +59,8 @@ def seen_compiled(
     offsets = torch.empty(ids.numel() + 1, dtype=torch.int64)
     of_edges = latest[:0] if times is None else times
     arrays = [array.numpy() for array in (ids, edges.indptr, of_edges, latest, keys)]
-    counts, is_last = (sides[1], draw.count), last and draw.count >= 0
-    _see(
-        *arrays,
-        sides[1],
-        draw.count,
-        times is not None,
-        is_last,
-        draw.replace,
-        start,
-        degree,
-        counters,
-        offsets.numpy(),
-    )
+    hop = sides[1], draw.count, times is not None, last and draw.count >= 0, draw.replace
+    _see(*arrays, *hop, start, degree, counters, offsets.numpy())
     found = torch.empty(int(offsets[-1]), dtype=torch.int64)
     _pick(
         start,

@@ -76,8 +76,10 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         sample_direction: str = "forward",
     ) -> None:
         self._is_backward = sample_direction == "backward"
-        if self._is_backward:
-            _check_backward(data)
+        if self._is_backward:  # PyG 2.8 takes the rows of an `adj_t` for its offsets then
+            stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
+            if any("adj_t" in store for store in stores):
+                raise ValueError("sample_direction='backward' needs graphs with edge_index, not adj_t")
         if self._is_backward and isinstance(data, HeteroData):  # PyG 2.8 sets this for stores only, but reads it
             self.to_backward_edge_type = {edge_type: reverse_edge_type(edge_type) for edge_type in data.edge_types}
         with _as_with_pyg_lib():
@@ -238,13 +240,6 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
 def examples_of(input_id: Tensor | None, seeds: Tensor) -> Tensor:
     """The indices of a batch's seeds among the inputs of the loader, or else their numbers."""
     return torch.arange(seeds.numel()) if input_id is None else input_id
-
-
-def _check_backward(data: Source) -> None:
-    """PyG 2.8 takes the rows of an `adj_t` for its offsets when it samples backward."""
-    stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
-    if any("adj_t" in store for store in stores):
-        raise ValueError("sample_direction='backward' needs graphs with edge_index, not adj_t")
 
 
 @contextmanager
