@@ -61,16 +61,8 @@ def seen_compiled(
     arrays = [array.numpy() for array in (ids, edges.indptr, of_edges, latest, keys)]
     hop = sides[1], draw.count, times is not None, last and draw.count >= 0, draw.replace
     _see(*arrays, *hop, start, degree, counters, offsets.numpy())
-    found = torch.empty(int(offsets[-1]), dtype=torch.int64)
-    _pick(
-        start,
-        degree,
-        counters,
-        offsets.numpy(),
-        found.numpy(),
-        _U(draw.key % (1 << 64)),
-        draw.replace and draw.count >= 0,
-    )
+    found, key = torch.empty(int(offsets[-1]), dtype=torch.int64), _U(draw.key % (1 << 64))
+    _pick(start, degree, counters, offsets.numpy(), found.numpy(), key, draw.replace and draw.count >= 0)
     _name(ids.numpy(), edges.indices.numpy(), sides[1], sides[0], offsets.numpy(), found.numpy())
     return offsets, found
 
