@@ -198,9 +198,8 @@ def test_settings_of_other_models_are_rejected() -> None:
         relations_recipe(Job(name="x", workload="node-classification").data, 0.0)
 
 
-PROGRAM = f"""
-import json, sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+PROGRAM = """
+import json
 from dataclasses import replace
 from support.made_graphs import random_academy
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
@@ -210,17 +209,13 @@ from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from support.ranks import Losses
 
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
-
-with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     options = dict(hidden=4, heads=2, dropout=0.5, attention_dropout=0.3, residual=True)
     train = NodeClassificationTrain(model="rgat", options=options, global_batch_size=7, epochs=3, fan_out=(4, 3, 2),
                                     precision="float64", evaluate_every=1, patience=2)
-    graph = shared(task, LabelledHeteroGraph, "academy", {{}}, lambda _: random_academy())
+    graph = shared(task, LabelledHeteroGraph, "academy", {}, lambda _: random_academy())
     results = []
     for cache in (None, 1500):
         losses = Losses()
