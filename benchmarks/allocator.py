@@ -70,7 +70,7 @@ def answer(step: str, scale: float, threads: int) -> None:
     from node_steps import expert_step, given_samples, our_step, pyg_step
     from torch import distributed as dist
 
-    from clusterctl.engine.data.generated.reddit_like import reddit_like
+    from clusterctl.engine.data.reddit import reddit_like
     from clusterctl.shared.spec import RedditTrain
 
     torch.set_num_threads(threads)

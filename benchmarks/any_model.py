@@ -26,7 +26,7 @@ from side_by_side import arguments, compare
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.own.model import built

@@ -20,7 +20,7 @@ from side_by_side import arguments
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam

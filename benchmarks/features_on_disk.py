@@ -12,6 +12,7 @@ python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [-
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -31,7 +32,6 @@ from side_by_side import arguments
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
 
@@ -54,9 +54,10 @@ def main() -> None:
     words.add_argument("--scattered", action="store_true", help="rows in random order instead of group by group")
     words.add_argument("--ordered", action="store_true", help="rows as data.order = neighbours puts them")
     words.add_argument("--narrow", action="store_true", help="bfloat16 on the disk")
-    words.add_argument("--ways", default="memory,disk,memmap", help="what to measure, in this order")
+    ways = ["memory", "disk", "memmap"]
+    words.add_argument("--ways", nargs="+", default=ways, choices=ways, help="what to measure, in this order")
     words.add_argument("--folder", type=Path, help="for the graph, which is kept there")
-    words.add_argument("--worker", nargs=2, metavar=("WAY", "STEPS"))
+    words.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = words.parse_args()
     if options.worker:
         way, steps = options.worker
@@ -73,7 +74,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     if not (folder / "graph.pt").exists():
         folder.mkdir(exist_ok=True, parents=True)
         generate(folder, nodes, scattered=options.scattered, ordered=options.ordered, narrow=options.narrow)
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways}
     for _ in range(options.rounds):
         for way, results in found.items():
             drop_pages(folder / "graph.pt")

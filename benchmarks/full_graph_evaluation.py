@@ -21,7 +21,7 @@ from side_by_side import Timed, arguments, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.training.objectives.node import NodeClassification

@@ -18,7 +18,7 @@ from attention_steps import side_by_side
 from node_steps import expert_samples
 from torch.nn import functional as F
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 

@@ -23,7 +23,7 @@ from gpu_rows import Row, table
 from side_by_side import arguments
 from torch import distributed as dist
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from gpu_rows import Row, compared
 from node_steps import lone_task
 from torch import distributed as dist
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import Graph, compressed, load, save

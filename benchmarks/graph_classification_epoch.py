@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.data.tu import raw_identity, read_raw
+from clusterctl.engine.data.graph_sets import raw_identity, read_raw
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam

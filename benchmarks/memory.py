@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from rank_worker import Measured, Wanted, measure
 from side_by_side import arguments
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.storage import save
 
 ROWS = {"float32": ("float32", False), "bfloat16, cached first aggregation": ("bfloat16", True)}

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.engine.task.memory_need import MemoryNeed
+from clusterctl.engine.task.node_usage import MemoryNeed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

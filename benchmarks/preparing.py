@@ -52,7 +52,7 @@ def main() -> None:
 def generate(raw: Path, scale: float) -> None:
     """Write the raw files, in a process of their own."""
     raw.mkdir()
-    words = "from pathlib import Path; from clusterctl.engine.data.generated import ogb_like; "
+    words = "from pathlib import Path; from clusterctl.engine.data import ogb_like; "
     words += f"ogb_like.write({NAME!r}, Path({str(raw)!r}), {scale}, 0)"
     subprocess.run([sys.executable, "-c", words], check=True)
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from rank_worker import Wanted, measure
 from side_by_side import Timed, arguments, compare
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.storage import save
 
 

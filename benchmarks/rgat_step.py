@@ -22,9 +22,9 @@ import torch
 from attention_steps import side_by_side
 from torch.nn import functional as F
 
-from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.data import igb
 from clusterctl.engine.data.igb import read_raw
-from clusterctl.engine.graph.rgat import fan_outs, layer_hops, relations_by_layer
+from clusterctl.engine.graph.attention import fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
@@ -59,7 +59,7 @@ def main() -> None:
 def igb_graph(scale: float) -> LabelledHeteroGraph:
     """A generated graph; its features stay mapped from deleted files."""
     with tempfile.TemporaryDirectory() as folder:
-        igb_like.write(Path(folder), scale, 0)
+        igb.write(Path(folder), scale, 0)
         scratch = Path(folder, "scratch")
         scratch.mkdir()
         return read_raw(Path(folder), scratch)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from side_by_side import arguments
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.storage import Graph, load, save
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.epoch_plan import EpochPlan

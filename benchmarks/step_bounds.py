@@ -29,11 +29,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from clusterctl.engine.data.generated import taobao_like
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data import taobao
+from clusterctl.engine.data.graph_sets import raw_identity, read_raw
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.data.taobao import interactions, read_events
-from clusterctl.engine.data.tu import raw_identity, read_raw
-from clusterctl.engine.graph.products import linear
+from clusterctl.engine.graph.blocks import linear
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.objectives.graph import GraphClassification
@@ -135,7 +135,7 @@ def workloads(name: str, scale: float, folder: Path) -> Iterator[tuple[str, Any,
     """What is trained on the data of that name: a title, its settings, and the objective for them."""
     task = lone_task()
     if name == "taobao":
-        taobao_like.write(folder, 0.02, seed=0)
+        taobao.write(folder, 0.02, seed=0)
         shop = interactions(read_events(folder), TaobaoTrain().together, best_auc=0.0)
         for narrow in narrowed(TaobaoTrain()):
             yield f"taobao, {narrow.precision}", narrow, lambda train: LinkPrediction(shop, train, task)

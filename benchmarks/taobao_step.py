@@ -28,7 +28,7 @@ from side_by_side import Timed, arguments, compare
 from torch import distributed as dist
 
 import clusterctl
-from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data import taobao
 from clusterctl.engine.data.taobao import interactions, read_events
 from clusterctl.engine.graph.links import ends
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
@@ -59,7 +59,7 @@ def main() -> None:
     options = words.parse_args()
     begin_alone(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        taobao_like.write(Path(folder), options.scale, seed=0)
+        taobao.write(Path(folder), options.scale, seed=0)
         data = interactions(read_events(Path(folder)), SETTINGS.together, best_auc=0.0)
         torch.save(edges_of(data), Path(folder, "edges.pt"))
         counts = ", ".join(f"{number} {kind}s" for kind, number in data.num_nodes.items())

@@ -25,7 +25,7 @@ from node_steps import begin_alone, expert_step, given_samples, loader_samples, 
 from side_by_side import arguments, compare, in_a_row
 from torch import distributed as dist
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.workloads.synthetic import generate
 from clusterctl.shared.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
 

@@ -45,7 +45,7 @@ def test_an_experts_sparse_matrices_give_the_same_outputs_and_gradients(monkeypa
     import torch
     from node_steps import as_matrices, expert_samples, pyg_model
 
-    from clusterctl.engine.data.generated.reddit_like import reddit_like
+    from clusterctl.engine.data.reddit import reddit_like
     from clusterctl.shared.spec import DeepSageTrain
 
     graph, settings = reddit_like(0.005), DeepSageTrain(batch_size=32)

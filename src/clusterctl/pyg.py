@@ -17,14 +17,13 @@ from torch_geometric.loader import LinkLoader, NodeLoader
 
 from clusterctl.engine.graph.dropout import Dropout as Dropout
 from clusterctl.engine.graph.dropout import dropout as dropout
-from clusterctl.engine.graph.partition import parts
-from clusterctl.engine.graph.pyg.adjacency import by_target
-from clusterctl.engine.graph.pyg.bidirectional import PygBidirectionalSampler as PygBidirectionalSampler
+from clusterctl.engine.graph.pyg.adjacency import by_target, without_sparse
 from clusterctl.engine.graph.pyg.hgt import PygHgtSampler as PygHgtSampler
-from clusterctl.engine.graph.pyg.neighbor_sampler import NeighborSampler as NeighborSampler
+from clusterctl.engine.graph.pyg.older_loaders import NeighborSampler as NeighborSampler
+from clusterctl.engine.graph.pyg.older_loaders import ShaDowKHopSampler as ShaDowKHopSampler
+from clusterctl.engine.graph.pyg.sampler import PygBidirectionalSampler as PygBidirectionalSampler
 from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler as PygNeighborSampler
-from clusterctl.engine.graph.pyg.shadow import ShaDowKHopSampler as ShaDowKHopSampler
-from clusterctl.engine.graph.pyg.sparse import without_sparse
+from clusterctl.engine.graph.subgraphs import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
-from clusterctl.engine.data import igb, reddit, tu
-from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.data import graph_sets, igb, reddit
 from clusterctl.engine.graph.attention import WORTH_COMPILING
 from clusterctl.engine.workloads import synthetic
 from clusterctl.launcher.checks.data_size import data_size, distinct
@@ -55,7 +54,7 @@ def test_sizes_are_those_of_the_prepared_data(tmp_path: Path) -> None:
         assert made is not None
         assert (made.num_nodes, made.features, made.classes) == (fake.num_nodes, fake.num_features, fake.num_classes)
         assert made.num_edges == pytest.approx(fake.indices.numel(), rel=0.1)
-    graphs = tu.read_raw(tu.raw_identity(str(IMDB)), tmp_path / "tu")
+    graphs = graph_sets.read_raw(graph_sets.raw_identity(str(IMDB)), tmp_path / "tu")
     several = data_size(job("graph-classification", IMDB))
     assert several is not None
     counted = several.graphs, several.num_nodes, several.num_edges
@@ -74,7 +73,7 @@ def test_sizes_are_read_from_the_layouts_of_the_open_graph_benchmark(tmp_path: P
 
 
 def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> None:
-    igb_like.write(tmp_path / "igb", 1e-6, 0)
+    igb.write(tmp_path / "igb", 1e-6, 0)
     graph = igb.read_raw(tmp_path / "igb", tmp_path)
     for of in (
         job("node-classification", model="rgat", generated=1e-6),

@@ -12,7 +12,6 @@ from support.made_graphs import cora, write_cora
 from support.ranks import CORA, IMDB
 
 from clusterctl.engine.data import reddit, taobao
-from clusterctl.engine.data.generated import taobao_like
 from clusterctl.engine.data.taobao import read_events
 from clusterctl.engine.training.objectives.graph import PARTS, stratified
 from clusterctl.engine.workloads import synthetic
@@ -60,7 +59,7 @@ def test_graphs_are_counted_without_the_parts_for_validation_and_test(tmp_path: 
 
 
 def test_generated_and_large_data_sets_are_estimated(tmp_path: Path) -> None:
-    taobao_like.write(tmp_path, 0.001, 0)
+    taobao.write(tmp_path, 0.001, 0)
     read = taobao.interactions(read_events(tmp_path), 3, 1.0)
     edges = next(iter(read.indices.values())).numel()
     for found in (training_set(job("taobao", generated=0.001)), training_set(job("taobao", tmp_path))):

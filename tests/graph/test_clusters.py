@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.clusters import Clusters, ClusterSampler, clusters_of
-from clusterctl.engine.graph.partition import parts
 from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.engine.graph.subgraphs import Clusters, ClusterSampler, clusters_of, parts
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.engine.graph import sampling
-from clusterctl.engine.graph.labor import max_duplicates, sample_labor
-from clusterctl.engine.graph.neighbors import renumbered, sample_neighbors
+from clusterctl.engine.graph.neighbors import max_duplicates, renumbered, sample_labor, sample_neighbors
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.graph.subgraphs import SubgraphSampler

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clusterctl.engine.graph import gin as module
-from clusterctl.engine.graph.gin import distinct
+from clusterctl.engine.graph import convolutions as module
+from clusterctl.engine.graph.convolutions import distinct
 
 
 def table_of(numbers: list[int], dtype: torch.dtype = torch.float64) -> Tensor:

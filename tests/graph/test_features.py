@@ -13,8 +13,13 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.features.row_file import RowFile, mapped_from
-from clusterctl.engine.graph.features.sources import FeaturesOnDisk
-from clusterctl.engine.graph.features.visits import expected_visits, expected_visits_by_type, hottest, rows_within
+from clusterctl.engine.graph.features.sources import (
+    FeaturesOnDisk,
+    expected_visits,
+    expected_visits_by_type,
+    hottest,
+    rows_within,
+)
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph, load, save
 from clusterctl.engine.task.task import Task
@@ -133,7 +138,7 @@ def test_visits_of_large_graphs_are_summed_in_pieces(random_graph: MakeGraph, mo
     graph = random_graph()
     start = torch.rand(60)
     whole = expected_visits(graph, start, (3, 2))
-    monkeypatch.setattr("clusterctl.engine.graph.features.visits._EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.engine.graph.features.sources._EDGES_AT_ONCE", 7)
     torch.testing.assert_close(expected_visits(graph, start, (3, 2)), whole)
     without_edges = Adjacency(torch.zeros(61, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
     assert torch.equal(expected_visits(without_edges, start, (3,)), start)

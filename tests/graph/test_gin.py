@@ -9,7 +9,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool, global_mean_pool
 
 from clusterctl.engine.graph.collection import Collection, GraphBatch, joined_graphs
-from clusterctl.engine.graph.gin import Gin, GinConv, PlainGin, first_sum
+from clusterctl.engine.graph.convolutions import Gin, GinConv, PlainGin, first_sum
 from clusterctl.engine.graph.storage import compressed
 
 

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clusterctl.engine.graph import labor, sampling
+from clusterctl.engine.graph import neighbors, sampling
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import draws
-from clusterctl.engine.graph.labor import choose_labor, max_duplicates, sample_labor
-from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.graph.static_sampling import StaticSampler
+from clusterctl.engine.graph.neighbors import choose_labor, max_duplicates, sample_labor
+from clusterctl.engine.graph.sampling import NeighborSampler, StaticSampler
 from clusterctl.engine.graph.storage import Graph, compressed
 
 MakeGraph = Callable[..., Graph]
@@ -89,7 +88,7 @@ def test_each_duplicate_of_an_edge_is_equally_likely() -> None:
 
 @pytest.mark.parametrize("at_once", [3, 1 << 24])
 def test_duplicates_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(labor, "_EDGES_AT_ONCE", at_once)
+    monkeypatch.setattr(neighbors, "_EDGES_AT_ONCE", at_once)
 
     def most(*lists: list[int]) -> int:
         indptr = torch.tensor([0, *[len(one) for one in lists]]).cumsum(0)
@@ -158,7 +157,7 @@ def test_sampling_in_small_chunks_gives_the_same_result(
 ) -> None:
     graph = random_graph(edges=3000)
     whole = sample_labor(graph, torch.arange(60), 3, 1, 1)
-    monkeypatch.setattr(labor, "_CANDIDATES_AT_ONCE", 100)
+    monkeypatch.setattr(neighbors, "_CANDIDATES_AT_ONCE", 100)
     assert torch.equal(sample_labor(graph, torch.arange(60), 3, 1, 1)[1], whole[1])
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.engine.graph import products
-from clusterctl.engine.graph.products import Linear, linear, rounded
+from clusterctl.engine.graph import blocks
+from clusterctl.engine.graph.blocks import Linear, linear, rounded
 
 LARGE = (4_100, 300, 96)  # rows, in, out: large enough for a convolution
 
@@ -39,7 +39,7 @@ def with_gradients(product: Tensor, operands: list[Tensor]) -> list[Tensor]:
 @pytest.fixture(params=["AMD", "Intel"])
 def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whose processor this is."""
-    monkeypatch.setattr(products, "_is_intels", lambda: request.param == "Intel")
+    monkeypatch.setattr(blocks, "_is_intels", lambda: request.param == "Intel")
     return str(request.param)
 
 
@@ -78,8 +78,8 @@ def test_large_products_use_onednn_except_on_intels_processors(threads: int, mak
 
 
 def test_the_processors_maker_is_found() -> None:
-    products._is_intels.cache_clear()
-    assert products._is_intels() == ("Intel" in Path("/proc/cpuinfo").read_text().partition("flags")[0])
+    blocks._is_intels.cache_clear()
+    assert blocks._is_intels() == ("Intel" in Path("/proc/cpuinfo").read_text().partition("flags")[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -12,8 +12,7 @@ from support.made_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
 from clusterctl.engine.graph.pyg import relation
-from clusterctl.engine.graph.pyg.relation import Numbering
-from clusterctl.engine.graph.pyg.weights import first
+from clusterctl.engine.graph.pyg.relation import Numbering, first
 from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it

@@ -15,8 +15,8 @@ from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.utils import k_hop_subgraph
 
 from clusterctl.engine.graph.pyg.hgt import _Budget, _Growing
+from clusterctl.engine.graph.pyg.older_loaders import subgraphs
 from clusterctl.engine.graph.pyg.relation import Relation, kernels
-from clusterctl.engine.graph.pyg.shadow import subgraphs
 from clusterctl.engine.graph.pyg.walk import TypedGraph
 from clusterctl.engine.graph.storage import row_offsets
 from clusterctl.pyg import (

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv, HeteroConv
 
 from clusterctl.engine.graph import attention
-from clusterctl.engine.graph.attention import GatConv
-from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
+from clusterctl.engine.graph.attention import GatConv, Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import EdgeType, LabelledHeteroGraph
 from clusterctl.engine.task.task import Task

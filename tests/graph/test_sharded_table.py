@@ -9,7 +9,7 @@ from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, torch
-from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.engine.graph.embeddings import ShardedTable, whole_weights
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.record.place import Place

@@ -16,8 +16,7 @@ from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.blocks import Block
 from clusterctl.engine.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.engine.graph.sampling import NeighborSampler, StaticSampler, worth_static
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.shared.spec import GatOptions
 

@@ -186,15 +186,16 @@ def test_compiled_loops_see_and_draw_the_same_edges(
     ids = torch.randint(6 * 12, (40,), generator=made)
     ids[7] = ids[3]
     keys = torch.randint(-(2**63), 2**63 - 1, (6,), generator=made)
-    arguments = edges, times, ids, latest, keys, (20, 12), count, -5
+    draw = pyg_relation.Draw(count, -5, again)
+    arguments = edges, times, ids, latest, keys, (20, 12), draw
     for one, other in zip(
-        pyg_relation.seen(*arguments, replace=again, last=last),
-        compiled.seen_compiled(*arguments, replace=again, last=last),
+        pyg_relation.seen(*arguments, last=last),
+        compiled.seen_compiled(*arguments, last=last),
         strict=True,
     ):
         assert torch.equal(one, other)
-    none = edges, times, ids[:0], latest, keys, (20, 12), count, -5
-    assert [len(one) for one in compiled.seen_compiled(*none, replace=again, last=last)] == [1, 0]
+    none = edges, times, ids[:0], latest, keys, (20, 12), draw
+    assert [len(one) for one in compiled.seen_compiled(*none, last=last)] == [1, 0]
 
 
 def test_a_neighbourhood_has_all_edges_into_what_is_nearer() -> None:

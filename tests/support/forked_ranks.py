@@ -14,10 +14,12 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
+    sys.path.append(str(Path(__file__).parents[1]))  # so that programs may import `support`
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()  # or each fork copies and examines everything imported when it ends

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.generated.ogb_like import (
+from clusterctl.engine.data.ogb_like import (
     EdgePieces,
     LabelledNodes,
     write_archives,

@@ -11,9 +11,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, GINEConv, GraphConv, SAGEConv, global_add_pool
 from torch_geometric.transforms import RandomLinkSplit, ToUndirected
 
-from clusterctl.engine.graph.hops import Hop
+from clusterctl.engine.graph.hops import Hop, TypedHop
 from clusterctl.engine.graph.storage import Graph
-from clusterctl.engine.graph.typed_hops import TypedHop
 from clusterctl.pyg import Dropout, dropout
 
 

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from clusterctl.shared.record.files import read_lines, write_json, write_text
 from clusterctl.shared.record.layout import Attempt, RunDir
@@ -73,6 +74,24 @@ def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float
     if job.workload == "command":  # whose processes import little
         return _run([sys.executable, *ENTRY, str(run.path)], environment, timeout)
     return run_ranks(_AS_MAIN.format(module=ENTRY[1], run=str(run.path)), environment, timeout)
+
+
+class Losses(list[float]):
+    """Takes the place of a task's metrics in a program, and keeps the loss of every step."""
+
+    def write(self, loss: float | None = None, **_: object) -> None:
+        if loss is not None:
+            self.append(loss)
+
+
+def results_of(program: str, folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Number of ranks, one and three on uneven nodes -> what each rank prints in its last line, as JSON."""
+    found = {}
+    for tasks_per_node in ([1], [1, 2]):
+        ranks = sum(tasks_per_node)
+        outputs = run_program(program, RunDir(folder / f"on-{ranks}").attempt(0), tasks_per_node)
+        found[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return found
 
 
 def metrics_of(run: RunDir) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.ranks import run_program
 
-from clusterctl.engine.task.exchange import _received
+from clusterctl.engine.task.task import _received
 from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
@@ -15,7 +15,7 @@ import json, os
 from torch import distributed as dist
 from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.record.place import Place
-from clusterctl.engine.task.exchange import from_first, to_first
+from clusterctl.engine.task.task import from_first, to_first
 from clusterctl.engine.task.rendezvous import meet
 place = Place.from_environment()
 dist.init_process_group("gloo", store=meet(place, current_attempt())[0], rank=place.rank, world_size=place.world_size)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.engine.task.gpu_defect import gpu_defect
-from clusterctl.engine.task.node_telemetry import AmdGpus, NodeGpus, chosen, find_gpus
+from clusterctl.engine.task.gpus import AmdGpus, NodeGpus, chosen, find_gpus, gpu_defect
 from clusterctl.shared.errors import Cause
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]

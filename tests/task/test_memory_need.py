@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.engine.task.memory_need import MemoryNeed
+from clusterctl.engine.task.node_usage import MemoryNeed
 
 MIB = 2**20
 

@@ -10,7 +10,8 @@ import pytest
 from support.ranks import run_job
 from support.scenario import wait_until
 
-from clusterctl.engine.task.node_telemetry import GpuReadings, NodeTelemetry, NodeUsage, Usage, rates, start_telemetry
+from clusterctl.engine.task.node_telemetry import GpuReadings, NodeTelemetry, rates, start_telemetry
+from clusterctl.engine.task.node_usage import NodeUsage, Usage
 from clusterctl.shared.node.idleness import GpuReading
 from clusterctl.shared.node.node_link import NodeLink
 from clusterctl.shared.record.fields import Fields

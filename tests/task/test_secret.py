@@ -19,7 +19,7 @@ from torch import distributed as dist
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
 from clusterctl.engine.task import rendezvous
-from clusterctl.engine.task.exchange import from_first, to_first
+from clusterctl.engine.task.task import from_first, to_first
 from clusterctl.engine.task.task import joined
 {before}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from clusterctl.engine.task.exchange import tried
-from clusterctl.engine.task.task import StoreExchange, Talk
+from clusterctl.engine.task.task import StoreExchange, Talk, tried
 from clusterctl.shared.record.place import Place
 
 RANKS, SECRET = 8, b"s" * 32

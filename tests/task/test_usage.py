@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.engine.task.node_telemetry import NodeUsage
+from clusterctl.engine.task.node_usage import NodeUsage
 
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 RUN = {"CLUSTERCTL_RUN_DIR": "/runs/a", "CLUSTERCTL_ATTEMPT": "0", "SLURM_NODEID": "1"}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import clusterctl.engine
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
+from clusterctl.engine.graph.features.sources import Fetched, FetchesAhead
 from clusterctl.engine.task.worker import Worker, tensors_in
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.graph.embeddings import ShardedTable
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training import learner
 from clusterctl.engine.training import learner as adam_step

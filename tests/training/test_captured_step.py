@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.pretended_gpu import capture
 
-from clusterctl.engine.graph import static_sampling
+from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.hashing import Purpose, ReplayedKeys, draws, stream
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
@@ -32,7 +32,7 @@ def test_replayed_steps_match_eager_steps(
     changes: dict[str, Any], random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With dropout, new neighbours and a new learning rate in every step, and a padded last step."""
-    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
+    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: sampling.worth_static(GPU, *sizes))
     train = replace(TRAIN, **changes)
     results = []
     for captured in (False, True):

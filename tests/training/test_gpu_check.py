@@ -12,8 +12,8 @@ import pytest
 import torch
 from support.cpu_as_gpu import CpuAsGpu, install
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
-from clusterctl.engine.graph import static_sampling
+from clusterctl.engine.data.reddit import reddit_like
+from clusterctl.engine.graph import sampling
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.objectives import node as node_objective
 from clusterctl.shared.errors import ConfigError
@@ -94,7 +94,7 @@ def test_the_whole_table_has_run_on_a_cpu_that_passes_for_two_gpus(
     monkeypatch.setattr(gpu_speed, "_EPOCHS", 1)
     alike = {"losses": [1.0], "backend": "nccl", "collectives": 1}
     monkeypatch.setattr(gpu_correctness, "_on_ranks", lambda *_: alike)
-    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
+    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: sampling.worth_static(GPU, *sizes))
     with pytest.MonkeyPatch.context() as patch, CpuAsGpu():  # undone before the fixture leaves its process group
         install(patch, gpus=2)
         rows = parts.check(GPU, 0.005, 5)

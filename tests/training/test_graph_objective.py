@@ -30,11 +30,7 @@ from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
-
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
+from support.ranks import Losses
 
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))

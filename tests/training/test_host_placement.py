@@ -15,7 +15,7 @@ from support.pretended_gpu import GPU, PretendedTensor, counted
 from support.pretended_streams import Streams
 from torch import Tensor, nn
 
-from clusterctl.engine.graph.static_sampling import StaticSampler
+from clusterctl.engine.graph.sampling import StaticSampler
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from support.ranks import CORA
 
-from clusterctl.engine.data.generated.reddit_like import reddit_like
-from clusterctl.engine.data.reddit import read_raw
+from clusterctl.engine.data.reddit import read_raw, reddit_like
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit

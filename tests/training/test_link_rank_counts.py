@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ranks import run_program
-
-from clusterctl.shared.record.layout import RunDir
+from support.ranks import results_of
 
 pytestmark = pytest.mark.long  # test_rank_counts covers node classification in the same way
 
 GLOBAL_BATCH = 24
 PROGRAM = f"""
-import json, sys, torch
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import json, torch
 from support.made_graphs import random_shop
 from torch import distributed as dist
-from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.graph.embeddings import ShardedTable
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.record.place import Place
@@ -29,11 +24,7 @@ from clusterctl.engine.training.learner import TableAdam
 from clusterctl.engine.training.objectives.link import auc
 from clusterctl.engine.training.objectives.link import LinkPrediction
 from clusterctl.engine.training.loop import fit
-
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
+from support.ranks import Losses
 
 place = Place.from_environment()
 result = {{}}
@@ -82,13 +73,7 @@ print(json.dumps(result))
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """Number of ranks -> the results of each rank."""
-    runs: Path = tmp_path_factory.mktemp("runs")
-    found = {}
-    for tasks_per_node in ([1], [1, 2]):  # nodes may be uneven
-        ranks = sum(tasks_per_node)
-        outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
-        found[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return found
+    return results_of(PROGRAM, tmp_path_factory.mktemp("runs"))
 
 
 def joined_rows(pieces: list[dict[str, Any]]) -> list[list[float]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.engine.training.learning.losses import Loss
+from clusterctl.engine.training.losses import Loss
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeClassificationTrain
 

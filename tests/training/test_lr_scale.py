@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.engine.training.learner import clip_norm
-from clusterctl.engine.training.learning.schedule import lr_scale
+from clusterctl.engine.training.optimizer import lr_scale
 
 
 @given(st.integers(1, 50))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training.learning import metrics
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training import metrics
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Accuracy, merit_of
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain

@@ -16,7 +16,7 @@ from support.made_graphs import random_shop
 from support.pretended_gpu import GPU, counted
 from support.pretended_streams import Streams
 
-from clusterctl.engine.graph import static_sampling
+from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.task.task import Task
@@ -134,7 +134,7 @@ def test_a_step_synchronizes_only_to_read_its_loss(
     workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sizes of a sample are known beforehand on GPUs only.
-    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
+    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: sampling.worth_static(GPU, *sizes))
     objective = workload.objective(data, workload.train, lone_task)
     learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
     for batch in EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1):

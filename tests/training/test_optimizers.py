@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import optimizer_of
-from clusterctl.engine.training.learning.metrics import Measured
-from clusterctl.engine.training.learning.running_mean import RunningMean
-from clusterctl.engine.training.learning.schedule import Schedule
+from clusterctl.engine.training.metrics import Measured
+from clusterctl.engine.training.optimizer import RunningMean, Schedule
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import NodeClassificationTrain
 

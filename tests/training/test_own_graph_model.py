@@ -20,7 +20,7 @@ from torch_geometric.data import Data as PygData
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
-from clusterctl.engine.data.own_graphs import collection_of
+from clusterctl.engine.data.graph_sets import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
@@ -36,9 +36,8 @@ from clusterctl.shared.spec import Cluster, Data, GraphClassificationTrain, Job
 
 TRAIN = GraphClassificationTrain(model="users:Net", features="given", precision="float64")
 PROGRAM = f"""
-import json, sys
+import json
 import torch_geometric  # before the ranks are forked
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import shared
@@ -50,11 +49,7 @@ from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
-
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
+from support.ranks import Losses
 
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     results = {{}}

@@ -37,10 +37,9 @@ from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Data, Job, LinkPredictionTrain
 
 TRAIN = LinkPredictionTrain(model="users:Encoder", fan_out=(-1, -1), batch_size=16, precision="float64")
-PROGRAM = f"""
-import json, sys
+PROGRAM = """
+import json
 import torch_geometric  # before the ranks are forked
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.engine.graph.storage import shared
 from clusterctl.shared.node.events import Context
@@ -52,20 +51,16 @@ from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.links import LinkGraph
 from clusterctl.engine.data.own_data import own_recipe
+from support.ranks import Losses
 
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
-
-with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:{{load}}"), link_graph))
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
+    graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:{load}"), link_graph))
     train = LinkPredictionTrain(
-        model="support.own_nets:{{model}}", batch_size=None, global_batch_size=100, epochs=3, precision="float64",
-        lr=0.01, negatives={{negatives}}, metric="{{metric}}"
+        model="support.own_nets:{model}", batch_size=None, global_batch_size=100, epochs=3, precision="float64",
+        lr=0.01, negatives={negatives}, metric="{metric}"
     )
     losses = Losses()
-    score = fit(OwnLinkPrediction(graph, train, task, {{cache}}), train, replace(task, metrics=losses))
+    score = fit(OwnLinkPrediction(graph, train, task, {cache}), train, replace(task, metrics=losses))
 print(json.dumps([losses, score]))
 """
 

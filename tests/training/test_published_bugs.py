@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from clusterctl.engine.graph.blocks import Block
-from clusterctl.engine.graph.gin import Gin, PlainGin
+from clusterctl.engine.graph.convolutions import Gin, PlainGin
 from clusterctl.engine.graph.recommender import ITEM, USER, Recommender, fan_outs
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import Graph
@@ -173,7 +173,7 @@ LOADER_PROCESSES = Mutation(
 )
 PORT_GIVEN_BACK = Mutation("engine/task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation(
-    "engine/graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths"
+    "engine/graph/convolutions.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths"
 )
 EVERY_RANK_LOGS = Mutation("engine/training/progress.py", "if self._task.place.rank == 0:", "if True:")
 NO_LABEL_IS_ONE = Mutation("engine/data/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
@@ -183,9 +183,7 @@ SUMMED_IN_HALF = Mutation(
     "bags = table[columns].split(offsets.diff().tolist())\n"
     "        sums = torch.stack([sum(bag.unbind(), bag.new_zeros(bag.size(1))) for bag in bags])",
 )
-GRADIENT_OF_ONE_RANK = Mutation(
-    "engine/graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank"
-)
+GRADIENT_OF_ONE_RANK = Mutation("engine/graph/embeddings.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
 ONLY_NEW_NODES = Mutation("engine/graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
 ALL_NODES_AGAIN = Mutation("engine/graph/pyg/walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from support.ranks import CORA, losses_of, metrics_of, run_job, run_program
+from support.ranks import CORA, losses_of, metrics_of, results_of, run_job
 
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Data, Job, RedditTrain
@@ -18,7 +17,7 @@ PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.engine.graph.clusters import Clusters
+from clusterctl.engine.graph.subgraphs import Clusters
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.graph.features.split import SplitFeatures
 from clusterctl.engine.graph.storage import Graph, shared
@@ -32,13 +31,8 @@ from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
 from clusterctl.engine.data.reddit import raw_identity, read_raw
+from support.ranks import Losses
 
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
-
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.made_graphs import bare_academy, dated_academy, random_academy
 root = {str(CORA)!r}
 record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
@@ -144,13 +138,7 @@ print(json.dumps(result))
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """Number of ranks -> the results of each rank."""
-    runs: Path = tmp_path_factory.mktemp("runs")
-    found = {}
-    for tasks_per_node in ([1], [1, 2]):  # nodes may be uneven
-        ranks = sum(tasks_per_node)
-        outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
-        found[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return found
+    return results_of(PROGRAM, tmp_path_factory.mktemp("runs"))
 
 
 def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: dict[int, list[dict[str, Any]]]) -> None:

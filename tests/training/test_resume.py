@@ -225,7 +225,7 @@ LINKS_AND_GRAPHS = """
     from support.own_nets import molecules, split_links, split_shop
     from clusterctl.shared.spec import LinkPredictionTrain, NodeClassificationTrain
     from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
-    from clusterctl.engine.data.own_graphs import collection_of
+    from clusterctl.engine.data.graph_sets import collection_of
     from clusterctl.engine.data.own_links import link_graph, typed_link_graph
     from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
     from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction

@@ -14,9 +14,8 @@ from clusterctl.shared.record.layout import RunDir
 pytestmark = pytest.mark.long
 
 PROGRAM = f"""
-import json, sys, torch
+import json, torch
 import torch_geometric  # before the ranks are forked
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from pathlib import Path
 from support.made_graphs import bare_academy, dated_academy, random_academy

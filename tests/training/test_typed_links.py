@@ -445,10 +445,9 @@ def test_a_decoder_that_cannot_be_used_is_named(
 # Ranks.
 
 
-PROGRAM = f"""
-import json, sys
+PROGRAM = """
+import json
 import torch_geometric  # before the ranks are forked
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.engine.graph.storage import shared
 from clusterctl.shared.node.events import Context
@@ -460,20 +459,16 @@ from clusterctl.engine.training.objectives.typed_link import TypedLinkPrediction
 from clusterctl.engine.data.own_links import typed_link_graph
 from clusterctl.engine.graph.links import TypedLinkGraph
 from clusterctl.engine.data.own_data import own_recipe
+from support.ranks import Losses
 
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
-
-record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
+record = {"name": "t", "workload": "reddit", "data": {"placement": "split"}}
 with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, TypedLinkGraph, *own_recipe(Data(load="support.own_nets:split_shop"), typed_link_graph))
     train = LinkPredictionTrain(
         model="support.own_nets:ShopNet", options=dict(p=0.3), batch_size=None, global_batch_size=60, epochs=3,
         precision="float64", lr=0.02, negatives=2, metric="mrr", fan_out=(4, 3), embedding_width=5
     )
-    result = {{}}
+    result = {}
     for way, cache, split in (("whole", None, False), ("split", None, True), ("replicas", 1 << 20, True)):
         losses = Losses()
         score = fit(TypedLinkPrediction(graph, train, task, cache, split=split), train, replace(task, metrics=losses))

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCN, HeteroConv, SAGEConv
 
-from clusterctl.engine.data.generated import igb_like
-from clusterctl.engine.data.igb import read_raw
+from clusterctl.engine.data.igb import read_raw, write
 from clusterctl.engine.data.own_relations import relations_of
+from clusterctl.engine.graph.embeddings import whole_weights
 from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.sharded_table import whole_weights
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe, shared
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
@@ -82,7 +81,7 @@ class Net(nn.Module):
 def igb(tmp_path_factory: pytest.TempPathFactory) -> LabelledHeteroGraph:
     """Generated data like IGB-heterogeneous."""
     root = tmp_path_factory.mktemp("igb")
-    igb_like.write(root, 4e-7, 0)
+    write(root, 4e-7, 0)
     graph = read_raw(root, root)
     return replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
 

@@ -76,11 +76,7 @@ from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.data.reddit import recipe
-
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
+from support.ranks import Losses
 
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, *recipe({str(CORA)!r}))

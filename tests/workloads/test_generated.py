@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from clusterctl.engine.data import reddit, taobao
 from clusterctl.engine.data.data_sets import generate
-from clusterctl.engine.data.generated import reddit_like, taobao_like
 from clusterctl.engine.data.reddit import read_raw
 from clusterctl.engine.data.taobao import BEHAVIOURS, best_auc, read_events
 from clusterctl.shared.errors import UsageError
@@ -25,7 +25,7 @@ def area(positive: torch.Tensor, negative: torch.Tensor) -> float:
 
 
 def test_a_generated_reddit_has_the_documented_statistics() -> None:
-    graph = reddit_like.reddit_like(0.01, seed=3)
+    graph = reddit.reddit_like(0.01, seed=3)
     assert graph.num_nodes == 2330
     assert graph.num_features == 602
     assert float(graph.degree.double().mean()) == pytest.approx(
@@ -35,7 +35,7 @@ def test_a_generated_reddit_has_the_documented_statistics() -> None:
     assert sorted(graph.y.unique().tolist()) == list(range(41))
     sources = graph.indices.to(torch.int64)
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
-    right = (1 - reddit_like.WRONG_LABELS * 40 / 41) ** 2  # both ends are labelled by their class
+    right = (1 - reddit.WRONG_LABELS * 40 / 41) ** 2  # both ends are labelled by their class
     alike = 0.7 + 0.3 / 41
     assert float((graph.y[sources] == graph.y[targets]).double().mean()) == pytest.approx(alike * right, abs=0.02)
     shares = [part.numel() / graph.num_nodes for part in (graph.train, graph.val, graph.test)]
@@ -44,16 +44,16 @@ def test_a_generated_reddit_has_the_documented_statistics() -> None:
 
 
 def test_the_best_accuracy_assumes_that_every_class_is_known() -> None:
-    truth = reddit_like.community(0.2, seed=1)
+    truth = reddit.community(0.2, seed=1)
     accuracy = float((truth.labels == truth.classes).double().mean())
-    assert accuracy == pytest.approx(reddit_like.BEST_ACCURACY, abs=0.004)
+    assert accuracy == pytest.approx(reddit.BEST_ACCURACY, abs=0.004)
 
 
 def test_pygs_class_reads_a_generated_reddit(tmp_path: Path) -> None:
     reported: list[tuple[int, int]] = []
-    best = reddit_like.write(tmp_path, SCALE, 3, lambda done, total: reported.append((done, total)))
-    assert json.loads((tmp_path / "truth.json").read_text())["best_accuracy"] == best == reddit_like.BEST_ACCURACY
-    graph, same = read_raw(tmp_path, tmp_path / "scratch"), reddit_like.reddit_like(SCALE, 3)
+    best = reddit.write(tmp_path, SCALE, 3, lambda done, total: reported.append((done, total)))
+    assert json.loads((tmp_path / "truth.json").read_text())["best_accuracy"] == best == reddit.BEST_ACCURACY
+    graph, same = read_raw(tmp_path, tmp_path / "scratch"), reddit.reddit_like(SCALE, 3)
     assert torch.equal(graph.x, same.x)
     assert torch.equal(graph.y, same.y)
     assert torch.equal(graph.test, same.test)
@@ -65,7 +65,7 @@ def test_pygs_class_reads_a_generated_reddit(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_generated_taobao_has_the_documented_statistics(tmp_path: Path) -> None:
-    taobao_like.write(tmp_path, SCALE, 3)
+    taobao.write(tmp_path, SCALE, 3)
     lines = [line.split(",") for line in (tmp_path / "raw" / "UserBehavior.csv").read_text().splitlines()]
     assert len(lines) == pytest.approx(100_150, abs=1)
     events = read_events(tmp_path)
@@ -73,21 +73,21 @@ def test_a_generated_taobao_has_the_documented_statistics(tmp_path: Path) -> Non
     assert events.num_users == pytest.approx(988, rel=0.01)
     assert events.num_items == pytest.approx(4162, rel=0.05)
     assert len({line[2] for line in lines}) == 9
-    for name, share in zip(BEHAVIOURS, taobao_like.BEHAVIOUR_SHARES, strict=True):
+    for name, share in zip(BEHAVIOURS, taobao.BEHAVIOUR_SHARES, strict=True):
         assert sum(line[3] == name.decode() for line in lines) / len(lines) == pytest.approx(share, abs=0.01)
-    truth = taobao_like.market(SCALE, 3)
+    truth = taobao.market(SCALE, 3)
     users, items = (torch.tensor([int(line[column]) - 1_000_000 for line in lines]) for column in (0, 1))
     assert torch.equal(torch.bincount(users, minlength=988), truth.events_of)
     own = (truth.user_taste[users] == truth.item_taste[items]).double().mean()
-    assert float(own) == pytest.approx(0.9 + 0.1 / taobao_like.TASTES, abs=0.02)
+    assert float(own) == pytest.approx(0.9 + 0.1 / taobao.TASTES, abs=0.02)
     assert (truth.item_category[items] == torch.tensor([int(line[2]) - 1_000_000 for line in lines])).all()
 
 
 def test_the_best_auc_is_that_of_the_true_rates_and_depends_on_tastes(tmp_path: Path) -> None:
-    best = taobao_like.write(tmp_path, SCALE, 3)
+    best = taobao.write(tmp_path, SCALE, 3)
     assert best == best_auc(tmp_path) == pytest.approx(0.94, abs=0.02)
-    truth = taobao_like.market(SCALE, 3)
-    users, items = (torch.cat(part) for part in zip(*taobao_like.events(truth, 3), strict=True))
+    truth = taobao.market(SCALE, 3)
+    users, items = (torch.cat(part) for part in zip(*taobao.events(truth, 3), strict=True))
     others = [torch.randint(count.numel(), (users.numel(),)) for count in (truth.events_of, truth.popularity)]
     known = set(zip(users.tolist(), items.tolist(), strict=True))
     absent = torch.tensor([pair not in known for pair in zip(*(side.tolist() for side in others), strict=True)])
@@ -116,7 +116,7 @@ def test_an_existing_data_set_is_kept_and_a_failure_leaves_no_files(
         (folder / "raw").mkdir()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(taobao_like, "write", full)
+    monkeypatch.setattr(taobao, "write", full)
     with pytest.raises(OSError, match="No space"):
         generate("taobao", SCALE, 0, tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []

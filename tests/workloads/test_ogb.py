@@ -12,9 +12,9 @@ from support.made_graphs import cora, write_cora
 from support.ranks import metrics_of, run_job
 
 from clusterctl.engine.data.data_sets import data_set, generate, prepare
-from clusterctl.engine.data.generated.ogb_like import MODELS, OTHER_EDGES
-from clusterctl.engine.data.generated.reddit_like import community
 from clusterctl.engine.data.ogb import read_relations
+from clusterctl.engine.data.ogb_like import MODELS, OTHER_EDGES
+from clusterctl.engine.data.reddit import community
 from clusterctl.engine.graph.storage import FILE, Graph, load
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit

@@ -14,8 +14,8 @@ import torch
 from support.made_graphs import CITES, WRITES, cora, ends, nodes_of, write_cora
 
 from clusterctl.engine.data import ogb
-from clusterctl.engine.data.generated.ogb_like import write_archives, write_tables
 from clusterctl.engine.data.ogb import raw_identity, read_raw, read_relations
+from clusterctl.engine.data.ogb_like import write_archives, write_tables
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.workloads import node_classification
 from clusterctl.shared.errors import Cause, TaskError

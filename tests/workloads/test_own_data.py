@@ -15,8 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.transforms import RandomLinkSplit
 
+from clusterctl.engine.data.graph_sets import collection_of
 from clusterctl.engine.data.own_data import own_recipe, prepared
-from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task

@@ -19,12 +19,11 @@ from torch.nn import functional as F
 from torch_geometric.data import HeteroData
 
 from clusterctl.engine.data import igb
-from clusterctl.engine.data.generated import igb_like
 from clusterctl.engine.data.igb import CITES, WRITTEN_BY, read_raw, reverse
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.learning.metrics import f1_macro
 from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.metrics import f1_macro
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
 from clusterctl.engine.workloads.node_classification import relations_of, relations_recipe
 from clusterctl.launcher.config.resolution import contradictions
@@ -40,7 +39,7 @@ SCALE = 1e-6
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("igb")
-    assert igb_like.write(folder, SCALE, 0) == igb_like.BEST_ACCURACY
+    assert igb.write(folder, SCALE, 0) == igb.BEST_ACCURACY
     return folder
 
 
@@ -199,9 +198,8 @@ def test_settings_of_other_models_are_rejected() -> None:
         relations_recipe(Job(name="x", workload="node-classification").data, 0.0)
 
 
-PROGRAM = f"""
-import json, sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+PROGRAM = """
+import json
 from dataclasses import replace
 from support.made_graphs import random_academy
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
@@ -211,17 +209,13 @@ from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from support.ranks import Losses
 
-class Losses(list):
-    def write(self, loss=None, **others):
-        if loss is not None:
-            self.append(loss)
-
-with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     options = dict(hidden=4, heads=2, dropout=0.5, attention_dropout=0.3, residual=True)
     train = NodeClassificationTrain(model="rgat", options=options, global_batch_size=7, epochs=3, fan_out=(4, 3, 2),
                                     precision="float64", evaluate_every=1, patience=2)
-    graph = shared(task, LabelledHeteroGraph, "academy", {{}}, lambda _: random_academy())
+    graph = shared(task, LabelledHeteroGraph, "academy", {}, lambda _: random_academy())
     results = []
     for cache in (None, 1500):
         losses = Losses()
@@ -256,5 +250,5 @@ def test_the_shipped_job_learns_on_four_ranks(tmp_path: Path) -> None:
     assert [code for code, _, _ in done] == [0, 0, 0, 0], done
     assert len(losses_of(run)) == 5 * 7
     accuracy = metrics_of(run)[-1]["test_accuracy"]
-    print("igbh-generated:", accuracy, "of", igb_like.BEST_ACCURACY)
+    print("igbh-generated:", accuracy, "of", igb.BEST_ACCURACY)
     assert accuracy > 0.8

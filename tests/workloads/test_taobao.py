@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.ranks import losses_of, metrics_of, run_job
 
-from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data import taobao
 from clusterctl.engine.data.taobao import read_events
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Data, Job, TaobaoTrain
@@ -15,7 +15,7 @@ from clusterctl.shared.spec import Data, Job, TaobaoTrain
 
 def test_two_ranks_train_and_report_the_best_possible_score(tmp_path: Path) -> None:
     root = tmp_path / "data ü"
-    best = taobao_like.write(root, 0.0003, 0)
+    best = taobao.write(root, 0.0003, 0)
     run = RunDir(tmp_path / "runs" / "taobao")
     train = TaobaoTrain(epochs=2, batch_size=512, lr=0.01, hidden_channels=16)
     done = run_job(Job(name="taobao", workload="taobao", data=Data(root=str(root)), train=train), run, [1, 1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.ranks import IMDB
 
-from clusterctl.engine.data.tu import raw_identity, read_raw
+from clusterctl.engine.data.graph_sets import raw_identity, read_raw
 from clusterctl.shared.errors import TaskError
 
 

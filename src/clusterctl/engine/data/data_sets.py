@@ -83,15 +83,15 @@ def data_set(name: str) -> DataSet:
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, atomically; returns a summary. Raises UsageError if there is one already."""
-    from clusterctl.engine.data.generated import igb_like, ogb_like, reddit_like, taobao_like
+    from clusterctl.engine.data import igb, ogb_like, reddit, taobao
 
-    write, score, unit = reddit_like.write, "accuracy", "edges"
+    write, score, unit = reddit.write, "accuracy", "edges"
     if name == IGB:
-        write = igb_like.write
+        write = igb.write
     elif name in _OGB_DATA_SETS:
         write = partial(ogb_like.write, name)
     elif name != "reddit":
-        write, score, unit = taobao_like.write, "AUC", "events"
+        write, score, unit = taobao.write, "AUC", "events"
     if existing := [part for part in ("raw", "processed") if (root / part).exists()]:
         raise UsageError(f"a data set exists already: {root}/{existing[0]}", "use another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,8 @@
-"""Learned rows for the nodes of types without features, in one table that is sharded over the ranks."""
+"""Learned rows for nodes without features, in a table that is sharded over the ranks in contiguous ranges.
+
+Only touched rows are communicated (`ShardedTable`). On several types of nodes, one table has the rows of all types
+without features (`Embeddings`).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,127 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from clusterctl.engine.graph.features.hidden import shared_rows
 from clusterctl.engine.graph.features.sources import FeaturesInMemory
-from clusterctl.engine.graph.sharded_table import Route, ShardedTable
+from clusterctl.engine.graph.hashing import Purpose, stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from clusterctl.engine.task.task import Task
+
+
+_ROWS_AT_ONCE = 65536  # drawn from one generator at initialization
+
+
+class Route(NamedTuple):
+    """Which rank holds which of the wanted rows."""
+
+    order: Tensor | None  # sorts the wanted rows by owner; None: they already are
+    ids: Tensor  # int64, sorted by owner
+    counts: list[int]  # per owner
+
+
+class ShardedTable(nn.Module):
+    """`total` rows of `channels` numbers, initialized like torch.nn.Embedding: standard normal.
+
+    Rank r holds `size` rows from `r * size` on (the last ranks may hold fewer). They are not parameters: a step gets
+    the rows that it needs with `fetch`, and their gradients with `collect`. The values do not depend on the number of
+    ranks. With `lazy`, the optimizer updates only touched rows.
+    """
+
+    rows: Tensor
+
+    def __init__(self, total: int, channels: int, seed: int, dtype: torch.dtype, *, lazy: bool = False) -> None:
+        super().__init__()
+        self.total, self.lazy = total, lazy
+        self._size = max(1, -(-total // dist.get_world_size()))
+        self.start = min(total, dist.get_rank() * self._size)
+        own = range(self.start, min(total, self.start + self._size))
+        self.register_buffer("rows", _drawn(own, channels, seed, dtype))
+        self._fetched: tuple[Route, Tensor] | None = None
+
+    def route(self, ids: Tensor) -> Route:
+        """The route to these rows (int64, distinct). Not a collective: it can be computed ahead of time."""
+        if dist.get_world_size() == 1:
+            return Route(None, ids, [ids.numel()])
+        ordered, order = ids.sort()
+        bounds = torch.arange(1, dist.get_world_size(), device=ids.device) * self._size
+        cuts = torch.searchsorted(ordered, bounds).tolist()
+        return Route(order, ordered, [b - a for a, b in zip([0, *cuts], [*cuts, ids.numel()], strict=True)])
+
+    def fetch(self, route: Route) -> Tensor:
+        """The rows [wanted, channels], a leaf tensor whose gradient `collect` reads. A collective."""
+        asked = self._exchanged_ids(route)
+        with torch.no_grad():
+            rows = self.rows.index_select(0, asked - self.start)
+            if route.order is not None:
+                arrived = rows.new_empty(route.ids.numel(), rows.size(1))
+                dist.all_to_all_single(arrived, rows, route.counts, self._asked[1])
+                rows = torch.empty_like(arrived)
+                rows[route.order] = arrived
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self._fetched = (route, rows)
+        return rows
+
+    def collect(self) -> tuple[Tensor, Tensor]:
+        """This rank's rows that any rank touched (int64, distinct), and the sums of their gradients. A collective."""
+        assert self._fetched is not None
+        (route, rows), self._fetched = self._fetched, None
+        gradients = rows.grad if rows.grad is not None else torch.zeros_like(rows)
+        if route.order is None:
+            return route.ids, gradients
+        asked, counts = self._asked
+        arrived = gradients.new_empty(asked.numel(), gradients.size(1))
+        dist.all_to_all_single(arrived, gradients.index_select(0, route.order), counts, route.counts)
+        touched, place = torch.unique(asked - self.start, return_inverse=True)
+        sums = gradients.new_zeros(touched.numel(), gradients.size(1))
+        for part, rows_of_rank in zip(torch.split(place, counts), torch.split(arrived, counts), strict=True):
+            sums[part] += rows_of_rank  # rank by rank: a fixed order, and no duplicates within a part
+        return touched, sums
+
+    def whole(self) -> Tensor:
+        """All rows [total, channels] on rank 0, and no rows on the others. A collective."""
+        own = self.rows.new_zeros(self._size, self.rows.size(1))
+        own[: len(self.rows)] = self.rows
+        leads = dist.get_rank() == 0
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())] if leads else None
+        dist.gather(own, parts)
+        return torch.cat(parts)[: self.total] if parts else own[:0]
+
+    def _exchanged_ids(self, route: Route) -> Tensor:
+        """The ids that the ranks request from this one; kept for `collect`."""
+        if route.order is None:
+            return route.ids
+        ours = torch.tensor(route.counts, device=route.ids.device)
+        theirs = torch.empty_like(ours)
+        dist.all_to_all_single(theirs, ours)
+        counts = theirs.tolist()
+        asked = route.ids.new_empty(sum(counts))
+        dist.all_to_all_single(asked, route.ids, counts, route.counts)
+        self._asked = (asked, counts)
+        return asked
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """`model.state_dict()` with all rows of its sharded tables, complete on rank 0. A collective."""
+    tables = {f"{name}.rows": module for name, module in model.named_modules() if isinstance(module, ShardedTable)}
+    return model.state_dict() | {name: table.whole() for name, table in tables.items()}
+
+
+def _drawn(own: range, channels: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """The initial values of these rows: a function of seed and row, drawn in blocks of the whole table."""
+    rows = torch.empty(len(own), channels, dtype=dtype)
+    for block in range(own.start // _ROWS_AT_ONCE, -(-own.stop // _ROWS_AT_ONCE)):
+        generator = torch.Generator().manual_seed(stream(Purpose.ROWS, seed, block))
+        drawn = torch.randn(_ROWS_AT_ONCE, channels, generator=generator)
+        first = block * _ROWS_AT_ONCE
+        low, high = max(own.start, first), min(own.stop, first + _ROWS_AT_ONCE)
+        rows[low - own.start : high - own.start] = drawn[low - first : high - first]
+    return rows
 
 
 class WantedRows(NamedTuple):
@@ -73,5 +189,5 @@ class WithEmbeddings(nn.Module):
         self.network, self.embeddings = network, embeddings
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Without the rows of the table, which only `sharded_table.whole_weights` has complete."""
+        """Without the rows of the table, which only `whole_weights` has complete."""
         return self.network.state_dict(*args, **kwargs)

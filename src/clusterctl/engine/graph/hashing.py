@@ -3,6 +3,9 @@
 Neighbours and dropout are the same for any number of ranks or threads, on CPU and GPU, and after a resume. The hash is
 the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)
 in the wrapping int64 arithmetic that torch offers on every device.
+
+The key of an epoch of PyG's loaders is drawn from torch's generator (`EpochKey`): their samples do not depend on the
+worker that draws them.
 """
 
 from __future__ import annotations
@@ -153,3 +156,28 @@ def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
         bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
         torch.ge(bits, dropped - _LEVELS // 2, out=mask)  # the bits are signed: the lowest value is -_LEVELS // 2
     return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+_HIGHEST = torch.iinfo(torch.int64).max
+
+
+class EpochKey:
+    """A loader begins an epoch in its own process, and its workers share the key."""
+
+    def __init__(self) -> None:
+        self._shared: Tensor | None = None
+
+    def begin(self) -> None:
+        """Draw the key of all samples up to the next call."""
+        if self._shared is None:
+            self._shared = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._shared.random_(_HIGHEST)
+
+    def value(self) -> int:
+        """The epoch's key; a new one each time for a sampler that is used without a loader of ours."""
+        return int(torch.randint(_HIGHEST, ()) if self._shared is None else self._shared)
+
+
+def digest(examples: Tensor) -> int:
+    """A number for a set of int64 examples, the same in any order."""
+    return int(draws(0, examples).sum())

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.blocks import Linear, own_slice
 from clusterctl.engine.graph.convolutions import SageConv
 from clusterctl.engine.graph.features.hidden import shared_rows
 from clusterctl.engine.graph.inference import blocks
-from clusterctl.engine.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.blocks import Block

@@ -16,7 +16,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.neighbors import renumbered, sample_positions
-from clusterctl.engine.graph.pyg.relation import kernels, seen
+from clusterctl.engine.graph.pyg.relation import Draw, kernels, seen
 from clusterctl.engine.graph.sampling import engine_for
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class TypedSampler:
                 if latest is not None and keys is not None:
                     edge_times = self._graph.edge_times.get(relation)
                     sides = self._graph.num_nodes[relation[0]], self._graph.num_nodes[relation[2]]
-                    given = adjacency, edge_times, ids, latest, keys, sides, count, key
-                    found[relation] = self._seen(*given, replace=self._replace, last=self._last)
+                    draw = Draw(count, key, self._replace)
+                    found[relation] = self._seen(adjacency, edge_times, ids, latest, keys, sides, draw, last=self._last)
                 else:
                     absent = (excluded or {}).get(relation)
                     found[relation] = self._sample_neighbors(adjacency, ids, count, key, absent, replace=self._replace)

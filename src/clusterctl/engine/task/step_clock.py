@@ -25,7 +25,9 @@ class StepClock:
     def __init__(self, device: torch.device | None = None) -> None:
         on_gpu = device is not None and device.type == "cuda"
         self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
-        self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
+        self._between: Callable[[Any, Any], float] = (
+            (lambda start, end: float(start.elapsed_time(end)) / 1000) if on_gpu else lambda start, end: end - start
+        )
         self._marks: list[tuple[str, Any]] = []
         self.listener: Callable[[str], None] | None = None  # called with each part that begins
         self.work = {"nodes": 0, "edges": 0}
@@ -104,7 +106,3 @@ def _recorded_event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
-
-
-def _seconds_between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-    return float(start.elapsed_time(end)) / 1000

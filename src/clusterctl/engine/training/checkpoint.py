@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import distributed as dist
 
-from clusterctl.engine.task.exchange import from_first, to_first
-from clusterctl.engine.training.learning.metrics import Measured
+from clusterctl.engine.task.task import from_first, to_first
+from clusterctl.engine.training.metrics import Measured
 from clusterctl.engine.training.objective import Accuracy
 from clusterctl.engine.training.state import Staging, pieces, wholes
 from clusterctl.shared.errors import TaskError, reason

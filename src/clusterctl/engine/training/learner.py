@@ -10,10 +10,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.graph.embeddings import ShardedTable
 from clusterctl.engine.training.flat import FlatModel
-from clusterctl.engine.training.learning.optimizer import OwnOptimizer
-from clusterctl.engine.training.learning.running_mean import RunningMean
+from clusterctl.engine.training.optimizer import OwnOptimizer, RunningMean
 from clusterctl.engine.training.progress import QueuedStep
 from clusterctl.engine.training.state import PartState, Sharded
 from clusterctl.shared.spec import OPTIMIZERS, AdamOptions, Learning, SgdOptions, from_record

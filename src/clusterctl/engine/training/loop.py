@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from clusterctl.engine.graph.embeddings import ShardedTable, whole_weights
 from clusterctl.engine.graph.hashing import ReplayedKeys
-from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
-from clusterctl.engine.task.exchange import from_first
+from clusterctl.engine.task.task import from_first
 from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 from clusterctl.engine.training.learner import FUSED, Adam, Learner
-from clusterctl.engine.training.learning.schedule import Schedule
 from clusterctl.engine.training.objective import merit_of
+from clusterctl.engine.training.optimizer import Schedule
 from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
 from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.engine.training.trace import StepTrace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.graph.embeddings import ShardedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

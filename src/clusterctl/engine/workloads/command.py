@@ -318,7 +318,8 @@ def wait_for(
             warned.see_to()
         if stop.terminated and not ending:
             ending = True
-            saves = warned.end() and not _is_cancelled(context.attempt)
+            run = None if context.attempt is None else RunDir(context.attempt.path.parents[1])
+            saves = warned.end() and not (run is not None and run.cancel_json.exists())
             if saves or grace:
                 stop.hold(max(grace, _SAVING_SECONDS * saves))
     if times:
@@ -332,10 +333,6 @@ def hear_of_term(stop: StopRequest) -> bool:
     while not stop.terminated and time.monotonic() < deadline:
         time.sleep(0.05)
     return stop.terminated
-
-
-def _is_cancelled(attempt: Attempt | None) -> bool:
-    return attempt is not None and RunDir(attempt.path.parents[1]).cancel_json.exists()
 
 
 def hear_out(launcher: subprocess.Popen[bytes]) -> None:

@@ -14,9 +14,9 @@ from statistics import mean, pstdev
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from clusterctl.engine.data import tu
+from clusterctl.engine.data import graph_sets
+from clusterctl.engine.data.graph_sets import collection_of
 from clusterctl.engine.data.own_data import own_recipe, prepared
-from clusterctl.engine.data.own_graphs import collection_of
 from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.checkpoint import Checkpoints
@@ -67,4 +67,4 @@ def recipe(data: Data, reading: Mapping[str, str] = MappingProxyType({})) -> Rec
     """How to prepare the graphs, once for all ranks and runs; `reading` is for `collection_of`. Raises TaskError."""
     if data.load is not None:
         return own_recipe(data, collection_of, **reading)
-    return tu.recipe(data.root)
+    return graph_sets.recipe(data.root)

@@ -15,13 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.engine.data import igb, ogb, reddit
-from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.data.graph_sets import one_graph
 from clusterctl.engine.data.own_data import SPLITS, Given, is_graph, own_recipe, prepared
-from clusterctl.engine.data.own_graphs import one_graph
 from clusterctl.engine.data.own_relations import relations_of
-from clusterctl.engine.graph.clusters import Clusters, clusters_recipe
 from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed_with_order
+from clusterctl.engine.graph.subgraphs import Clusters, clusters_recipe
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.objectives.node import NodeClassification
@@ -122,7 +121,7 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
     """How to generate and prepare data like IGB-heterogeneous."""
 
     def build(scratch: Path) -> LabelledHeteroGraph:
-        igb_like.write(scratch, scale, _GENERATED_SEED)
+        igb.write(scratch, scale, _GENERATED_SEED)
         return igb.read_raw(scratch, scratch, undirected=undirected)
 
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)

@@ -153,7 +153,9 @@ class _Performance:
             end_own([child.pid])  # what it has left would keep its port
             by_term = code in (-signal.SIGTERM, EXIT_TERMINATED) or (code == 0 and warned.handles_term)
             if self.actor.end is None and (stop.terminated or (by_term and command.hear_of_term(stop))):
-                self._leave_because_of_term(code)
+                if code == 0:  # TERM from outside, which all ranks get
+                    raise SystemExit(EXIT_TERMINATED)
+                command.exit_like(code, self.argv, self.context, asked=False)
             if self.actor.end is not None:
                 return 0  # it was ended, whatever it says
             self.asked = code == EXIT_RESTART and asked_for_restart(self.attempt)
@@ -198,12 +200,6 @@ class _Performance:
             raise left
         _leave_as_told(end, self.context.events)
 
-    def _leave_because_of_term(self, code: int) -> None:
-        """Exit after TERM from outside, which all ranks get."""
-        if code == 0:
-            raise SystemExit(EXIT_TERMINATED)
-        command.exit_like(code, self.argv, self.context, asked=False)
-
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         """End the program because the job ends: TERM, and SIGKILL after the role's grace period."""
         deadline = time.monotonic() + self.part.grace
@@ -231,7 +227,8 @@ class _Performance:
 
     def _why(self, code: int) -> str:
         number = command.killing_signal(code)
-        how = f"exited with {code}" if number is None else f"was killed by {_name_of(number)}"
+        by = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+        how = f"exited with {code}" if number is None else f"was killed by {by}"
         return f"{textwrap.shorten(' '.join(self.argv), 60)} {how}"
 
     def _variables(self, values: Mapping[str, str]) -> dict[str, str]:
@@ -317,10 +314,6 @@ class _WithoutProgram:
 
     def stacks(self) -> str:
         return "waits for other roles" if self._waits else "has no role"
-
-
-def _name_of(number: int) -> str:
-    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 def _size(log: Path) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data import taobao
 from clusterctl.engine.data.taobao import interactions, read_events, recipe
 from clusterctl.engine.graph.storage import Recipe, shared
 from clusterctl.engine.task.task import joined
@@ -49,7 +49,7 @@ def generated(train: TaobaoTrain) -> Recipe[Interactions]:
     """How to generate and prepare data like Taobao's."""
 
     def build(scratch: Path) -> Interactions:
-        best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
+        best = taobao.write(scratch, train.generated, _GENERATED_SEED)
         return interactions(read_events(scratch), train.together, best)
 
     return Recipe("taobao", {"generated": train.generated, "together": train.together}, build)

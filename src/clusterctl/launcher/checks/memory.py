@@ -267,7 +267,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
 
 
 def _attention(size: DataSize, train: NodeClassificationTrain, batch: int, ranks: int) -> _Live:
-    """Layers of GATv2, one for each relation (engine/graph/attention.py, engine/graph/rgat.py)."""
+    """Layers of GATv2, one for each relation (engine/graph/attention.py)."""
     options = from_record(GatOptions, train.options)
     value, weight = _bytes(train)
     width, layers = options.heads * options.hidden, len(train.fan_out)
@@ -325,7 +325,7 @@ def _products(edges: float, width: int, heads: int) -> float:
 
 
 def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ranks: int) -> _Live:
-    """Networks of graphs, whose first neighbourhood sum every rank has (engine/graph/gin.py)."""
+    """Networks of graphs, whose first neighbourhood sum every rank has (engine/graph/convolutions.py)."""
     _, weight = _bytes(train)
     nodes, edges = size.num_nodes / max(1, size.graphs), size.num_edges / max(1, size.graphs)
     width = train.hidden_channels

@@ -200,7 +200,7 @@ def _gpu_defect(error: BaseException) -> TaskError | None:
     if not isinstance(error, RuntimeError):  # as torch's are
         return None
     try:
-        found: TaskError | None = importlib.import_module("clusterctl.engine.task.gpu_defect").gpu_defect(error)
+        found: TaskError | None = importlib.import_module("clusterctl.engine.task.gpus").gpu_defect(error)
     except Exception as failed:  # of the driver: the rank's own error is what counts
         print(f"clusterctl: cannot ask the GPUs for memory errors: {failed}", file=sys.stderr, flush=True)
         return None

@@ -16,16 +16,14 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
-from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost
+from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost, Fetched, FetchesAhead
 from clusterctl.engine.graph.storage import own_table, shared_table, table_in_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from clusterctl.engine.graph.features.ahead import FetchAhead
-    from clusterctl.engine.graph.features.sources import Features, Spill
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead, Spill
     from clusterctl.engine.task.task import Task
 
 _PARTS = 4  # of rows, after which freed memory is given back

@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
-from clusterctl.engine.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk, FeaturesOnHost
+from clusterctl.engine.graph.features.sources import (
+    INDEX,
+    FeaturesInMemory,
+    FeaturesOnDisk,
+    FeaturesOnHost,
+    Fetched,
+    FetchesAhead,
+    expected_visits,
+    expected_visits_by_type,
+    rows_within,
+)
 from clusterctl.engine.graph.features.split import ID, SplitFeatures
-from clusterctl.engine.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
 from clusterctl.engine.graph.storage import resident, resident_relations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.engine.graph.features.ahead import FetchAhead
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead
     from clusterctl.engine.graph.storage import EdgeType, G, H
     from clusterctl.engine.task.task import Task
 
@@ -136,12 +143,13 @@ class FetchesByType:
 
     def settle(self) -> None:
         """As `Features.settle`. All types share one exchange, so their rounds go on until all types are settled."""
-        self._fetches.after(self._answer_others)
-
-    def _answer_others(self) -> None:
         split = [features for features in self._features.values() if isinstance(features, SplitFeatures)]
-        while sum(features.answer() for features in split):  # one round of each type, as in a fetch
-            pass
+
+        def answer_others() -> None:
+            while sum(features.answer() for features in split):  # one round of each type, as in a fetch
+                pass
+
+        self._fetches.after(answer_others)
 
     def _gather(self, nodes: Tables) -> Fetched[Tables]:
         found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}

@@ -89,7 +89,7 @@ class RowFile:
         view, content = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.uint8)
         done = 0
         if self._compiled:
-            from clusterctl.engine.graph.features.compiled_reads import convertible, read_rows  # numba takes a second
+            from clusterctl.engine.graph.compiled import convertible, read_rows  # numba takes a second
 
             if convertible(self._dtype, rows.dtype):
                 done = read_rows(self._file, PAGE, requests, content.view(self._dtype), inside, rows, places)

@@ -1,44 +1,189 @@
 """The source of a batch's features: a table in memory, of the device or the host, or a file with cached hot rows.
 
-All give the same rows, bit for bit. Rows from a file are fetched ahead, while the previous step computes.
+All give the same rows, bit for bit. Which rows are hot depends on how often each node's features are read
+(`expected_visits`). Rows from a file are fetched ahead, while the previous step computes: by a thread that gathers one
+batch ahead of the one in use (`FetchesAhead`). The loop prepares several batches ahead, but a fetch holds memory for
+its rows from the start: so it begins only when the previous one is used.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
+from clusterctl.engine.graph.blocks import edge_ranges, moved
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
-from clusterctl.engine.graph.features.visits import hottest
 from clusterctl.engine.graph.storage import shared_table
+from clusterctl.engine.task.worker import Worker, queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.engine.graph.features.ahead import FetchAhead
+    from clusterctl.engine.graph.blocks import Adjacency
+    from clusterctl.engine.graph.storage import EdgeType, HeteroGraph
     from clusterctl.engine.task.task import Task
+    from clusterctl.engine.task.worker import Later
 
-Rows = TypeVar("Rows", covariant=True)
+
+_EDGES_AT_ONCE = 1 << 22
+_HALVINGS = 60
+
+
+def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> Tensor:
+    """The expected number of visits to each node, float32 [nodes]; `start` is how often each node is a seed.
+
+    Each hop adds the neighbours of the nodes reached so far, weighted by the probability of being sampled.
+    """
+    visits = start.to(torch.float32, copy=True)
+    for count in fan_out:
+        _visit_neighbors(graph, visits, count, visits)
+    return visits
+
+
+def expected_visits_by_type(
+    graph: HeteroGraph, start: Mapping[str, Tensor], fan_outs: Mapping[EdgeType, Sequence[int]]
+) -> dict[str, Tensor]:
+    """Like `expected_visits`, for each node type; `start` may leave out types without seeds."""
+    visits = {kind: torch.zeros(count) for kind, count in graph.num_nodes.items()}
+    for kind, often in start.items():
+        visits[kind] += often
+    for hop in range(max(map(len, fan_outs.values()))):
+        reached = {kind: often.clone() for kind, often in visits.items()}
+        for relation, counts in fan_outs.items():
+            source, _, target = relation
+            if counts[hop]:
+                _visit_neighbors(graph.relation(relation), reached[target], counts[hop], visits[source])
+    return visits
+
+
+def _visit_neighbors(graph: Adjacency, targets: Tensor, count: int, visits: Tensor) -> None:
+    """Add `count` neighbours (-1: all) to the sources' `visits` for each visit to `targets`, which may be the same."""
+    share = targets * (count / graph.degree.clamp(min=1)).clamp_(max=1) if count >= 0 else targets.clone()
+    for first, last in edge_ranges(graph.indptr, _EDGES_AT_ONCE):
+        bounds = graph.indptr[first : last + 1]
+        edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
+        visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
+
+
+def hottest(visits: Tensor, most: int) -> Tensor:
+    """The at most `most` nodes that are visited most often, int64, ascending; ties are broken arbitrarily."""
+    chosen = visits.topk(most, sorted=False)
+    return chosen.indices[chosen.values > 0].sort().values
+
+
+def rows_within(budget: int, visits: Sequence[Tensor], row_bytes: Sequence[int]) -> list[int]:
+    """How many rows of each table to cache, so that `budget` bytes serve the most visits per byte."""
+
+    def above(rate: float) -> list[int]:
+        """The rows of each table that are visited more than `rate` times per byte."""
+        return [int((often > rate * row).sum()) for often, row in zip(visits, row_bytes, strict=True)]
+
+    def size(counts: Sequence[int]) -> int:
+        return sum(count * row for count, row in zip(counts, row_bytes, strict=True))
+
+    if size(above(0.0)) <= budget:
+        return above(0.0)
+    low, high = 0.0, max(float(often.max()) for often in visits if often.numel()) / min(row_bytes)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if size(above(middle)) > budget else (low, middle)
+    counts, candidates = above(high), above(low)
+    for number, row in enumerate(row_bytes):  # rows between the two rates are visited equally often
+        counts[number] += min(candidates[number] - counts[number], max(0, budget - size(counts)) // row)
+    return counts
+
+
+Nodes = TypeVar("Nodes")
+Rows = TypeVar("Rows")
+
+
+class Fetched(NamedTuple, Generic[Rows]):
+    """Rows, metrics of their fetch, and how many of them the hit rate refers to."""
+
+    rows: Rows
+    numbers: dict[str, float]
+    counted: int = 0
+
+
+class FetchesAhead(Generic[Nodes, Rows]):
+    """Calls `gather` for the nodes of each fetch in one thread, in the order of the requests.
+
+    A fetch that is used out of turn is gathered before those that are still waiting.
+    """
+
+    def __init__(self, gather: Callable[[Nodes], Fetched[Rows]], device: torch.device) -> None:
+        self._gather, self.device = gather, device
+        self._thread = Worker("gather", device)
+        self._lock = Lock()
+        self._waiting: deque[FetchAhead[Nodes, Rows]] = deque()
+        self._ahead: FetchAhead[Nodes, Rows] | None = None
+
+    def fetch(self, nodes: Nodes) -> FetchAhead[Nodes, Rows]:
+        """Request the rows of these nodes (int64)."""
+        fetch = FetchAhead(self, nodes)
+        with self._lock:
+            self._waiting.append(fetch)
+            self._begin_next()
+        return fetch
+
+    def begun(self, fetch: FetchAhead[Nodes, Rows]) -> Later[Fetched[Rows]]:
+        """The rows of a fetch that is about to be used; also starts the next fetch."""
+        with self._lock:
+            if fetch is self._ahead:
+                self._ahead = None
+            if fetch.begun is None:  # out of turn
+                self._waiting.remove(fetch)
+                fetch.begun = self._thread.submit(self._gather, fetch.nodes, after=fetch.ready)
+            self._begin_next()
+        return fetch.begun
+
+    def after(self, work: Callable[[], None]) -> None:
+        """Run `work` in the same thread, after the fetches that have begun, and wait for it."""
+        self._thread.submit(work).result()
+
+    def _begin_next(self) -> None:
+        """Keep only one fetch ahead, however many were requested: each holds memory from the start."""
+        if self._ahead is None and self._waiting:
+            self._ahead = self._waiting.popleft()
+            self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes, after=self._ahead.ready)
+
+
+class FetchAhead(Generic[Nodes, Rows]):
+    """Rows that are read ahead of their use if they are next."""
+
+    def __init__(self, fetches: FetchesAhead[Nodes, Rows], nodes: Nodes) -> None:
+        self._fetches, self.nodes = fetches, nodes
+        self.ready = queued(fetches.device)  # another thread may start the gathering
+        self.begun: Later[Fetched[Rows]] | None = None
+        self.numbers: dict[str, float] = {}
+
+    def rows(self) -> Rows:
+        rows, self.numbers, _ = self._fetches.begun(self).result()
+        self.begun = None  # only the caller keeps the rows
+        return rows
+
+
+RowsRead = TypeVar("RowsRead", covariant=True)
 
 _ROWS_AT_ONCE = 1 << 12  # copied from the cache
 INDEX = 4  # bytes of a node in the index of the cache
 
 
-class Fetch(Protocol[Rows]):
+class Fetch(Protocol[RowsRead]):
     """Requested rows [nodes, features], or several tables of them."""
 
     @property
     def numbers(self) -> dict[str, float]:
         """Metrics of this fetch; call `rows` first."""
 
-    def rows(self) -> Rows:
+    def rows(self) -> RowsRead:
         """Wait for the rows. Call it once."""
 
 

@@ -14,15 +14,14 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import moved, own_slice
-from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.engine.graph.features.row_file import RowFile
-from clusterctl.engine.graph.features.visits import hottest
+from clusterctl.engine.graph.features.sources import Fetched, FetchesAhead, hottest
 from clusterctl.engine.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.engine.graph.features.ahead import FetchAhead
+    from clusterctl.engine.graph.features.sources import FetchAhead
     from clusterctl.engine.task.task import Task
 
 

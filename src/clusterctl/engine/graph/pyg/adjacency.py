@@ -1,20 +1,30 @@
-"""The graph of PyG's older loaders, which take edges or a sparse `adj_t` and return the same in their batches."""
+"""Graphs with a sparse `adj_t` behind PyG's loaders, which read only edges or torch-sparse.
+
+torch's own sparse `adj_t` becomes edges (`without_sparse`): `adj_t[target, source]` is an edge. Its values are kept,
+and batches get an `adj_t` of the same layout again. PyG's older loaders take edges or a sparse `adj_t`, and return the
+same in their batches (`by_target`).
+"""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
+from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.pyg.relation import Relation
 from clusterctl.engine.graph.storage import row_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from clusterctl.engine.graph.storage import EdgeType
 
 
 @dataclass(frozen=True)
@@ -54,3 +64,58 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
 
 def _like_torch_sparse(offsets: Tensor, sources: Tensor, values: Tensor | None, size: tuple[int, int]) -> Any:
     return SparseTensor(rowptr=offsets, col=sources, value=values, sparse_sizes=size, is_sorted=True, trust_data=True)
+
+
+_VALUES = "adj_t_values"
+
+
+@dataclass(frozen=True)
+class SparseAgain:
+    """A batch transform: turns edges back into an `adj_t` of the same layout, then applies the user's transform."""
+
+    layouts: Mapping[EdgeType | None, torch.layout]
+    transform: Callable[[Any], Any] | None
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch, changed in place, or the result of the user's transform."""
+        for edge_type, store in _stores(batch):
+            if edge_type in self.layouts:
+                (sources, targets), layout = store["edge_index"], self.layouts[edge_type]
+                size = tuple(reversed(store.size()))
+                order = (targets * size[1] + sources).argsort(stable=True)
+                offsets = row_offsets(targets, size[0])
+                adjacency = torch.sparse_csr_tensor(offsets, sources[order], store[_VALUES][order], size)
+                store["adj_t"] = adjacency if layout == torch.sparse_csr else adjacency.to_sparse(layout=layout)
+                del store["edge_index"], store[_VALUES]
+        return batch if self.transform is None else self.transform(batch)
+
+
+def without_sparse(data: Any, transform: Callable[[Any], Any] | None) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Data to sample from, and the transform of its batches; both unchanged if no `adj_t` is a torch sparse tensor."""
+    if not isinstance(data, Data | HeteroData):
+        return data, transform
+    layouts = {
+        edge_type: store["adj_t"].layout
+        for edge_type, store in _stores(data)
+        if "adj_t" in store and is_torch_sparse_tensor(store["adj_t"])
+    }
+    if not layouts:
+        return data, transform
+    edges = copy(data)
+    if isinstance(data, Data):
+        edges.num_nodes = data.num_nodes
+    for edge_type, store in _stores(edges):
+        if edge_type in layouts:
+            adjacency = store["adj_t"].to_sparse_csr()  # by target, like the other attributes of edges
+            crow, sources = adjacency.crow_indices(), adjacency.col_indices()
+            targets = rows_of(crow, sources.numel())
+            store["edge_index"], store[_VALUES] = torch.stack([sources, targets]), adjacency.values()
+            del store["adj_t"]
+    return edges, SparseAgain(layouts, transform)
+
+
+def _stores(data: Any) -> Iterator[tuple[EdgeType | None, Any]]:
+    if isinstance(data, Data):
+        yield None, data
+    else:
+        yield from data.edge_items()

@@ -16,6 +16,7 @@ from clusterctl.engine.graph.neighbors import sizes
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.blocks import Adjacency
+    from clusterctl.engine.graph.pyg.relation import Draw
 
 _U = np.uint64
 _S32 = _U(32)
@@ -49,10 +50,8 @@ def seen_compiled(
     latest: Tensor,
     keys: Tensor,
     sides: tuple[int, int],
-    count: int,
-    key: int,
+    draw: Draw,
     *,
-    replace: bool,
     last: bool,
 ) -> tuple[Tensor, Tensor]:
     """Like `relation.seen`, in three loops: what each id sees, which edges are drawn, and their sources' ids."""
@@ -60,16 +59,16 @@ def seen_compiled(
     offsets = torch.empty(ids.numel() + 1, dtype=torch.int64)
     of_edges = latest[:0] if times is None else times
     arrays = [array.numpy() for array in (ids, edges.indptr, of_edges, latest, keys)]
-    is_last = last and count >= 0
-    _see(*arrays, sides[1], count, times is not None, is_last, replace, start, degree, counters, offsets.numpy())
-    found = torch.empty(int(offsets[-1]), dtype=torch.int64)
-    _pick(start, degree, counters, offsets.numpy(), found.numpy(), _U(key % (1 << 64)), replace and count >= 0)
+    hop = sides[1], draw.count, times is not None, last and draw.count >= 0, draw.replace
+    _see(*arrays, *hop, start, degree, counters, offsets.numpy())
+    found, key = torch.empty(int(offsets[-1]), dtype=torch.int64), _U(draw.key % (1 << 64))
+    _pick(start, degree, counters, offsets.numpy(), found.numpy(), key, draw.replace and draw.count >= 0)
     _name(ids.numpy(), edges.indices.numpy(), sides[1], sides[0], offsets.numpy(), found.numpy())
     return offsets, found
 
 
 def first_compiled(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """Like `weights.first`."""
+    """Like `relation.first`."""
     picks = torch.empty(count, offsets.numel() - 1, dtype=torch.int64)
     _first(waits.numpy(), offsets.numpy(), picks.numpy())
     return picks

@@ -18,12 +18,10 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 from torch_geometric.sampler.utils import to_hetero_csc
 
 from clusterctl.engine.graph.blocks import rows_of
-from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
-from clusterctl.engine.graph.pyg.relation import Draw, Relation, kernels, sample_edges
+from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, stream
+from clusterctl.engine.graph.pyg.relation import Draw, Relation, kernels, sample_edges, sample_weighted
 from clusterctl.engine.graph.pyg.sampler import examples_of
 from clusterctl.engine.graph.pyg.walk import Edges, TypedGraph
-from clusterctl.engine.graph.pyg.weights import sample_weighted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,10 @@ PyG's rules apply here: a hop samples only the nodes that the previous hop disco
 whole frontier again); randomness comes from torch's generator (`torch.manual_seed`); negatives of link loaders are
 PyG's, which may be positives, and seed edges still carry messages. PyG's own code reads and validates the data. `pyg`
 has loaders that create this sampler themselves.
+
+PygBidirectionalSampler samples along edges in both directions, like PyG's BidirectionalNeighborSampler: homogeneous
+graphs without times. Each hop is sampled forward and backward, and PyG's own code merges the two. PyG 2.8 merges
+numbers of edges in two different orders, unless the edges are sorted both ways; here they are the numbers in the data.
 """
 
 from __future__ import annotations
@@ -21,17 +25,15 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import BidirectionalNeighborSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler import NeighborSampler as PygOwnSampler
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.sampler.utils import remap_keys, reverse_edge_type
 
-from clusterctl.engine.graph.hashing import Purpose, draws, stream
-from clusterctl.engine.graph.pyg.epoch_key import EpochKey, digest
-from clusterctl.engine.graph.pyg.relation import Relation, Times, kernels
+from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, draws, stream
+from clusterctl.engine.graph.pyg.relation import Relation, Times, checked_weights, kernels, summed_levels
 from clusterctl.engine.graph.pyg.walk import Trees, TypedGraph, induced, walk
-from clusterctl.engine.graph.pyg.weights import checked_weights, summed_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
     Counts: TypeAlias = list[int] | Mapping[EdgeType, list[int]]
+
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 _ONLY = ""  # the node type of a homogeneous graph
@@ -73,8 +76,10 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         sample_direction: str = "forward",
     ) -> None:
         self._is_backward = sample_direction == "backward"
-        if self._is_backward:
-            _check_backward(data)
+        if self._is_backward:  # PyG 2.8 takes the rows of an `adj_t` for its offsets then
+            stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
+            if any("adj_t" in store for store in stores):
+                raise ValueError("sample_direction='backward' needs graphs with edge_index, not adj_t")
         if self._is_backward and isinstance(data, HeteroData):  # PyG 2.8 sets this for stores only, but reads it
             self.to_backward_edge_type = {edge_type: reverse_edge_type(edge_type) for edge_type in data.edge_types}
         with _as_with_pyg_lib():
@@ -237,13 +242,6 @@ def examples_of(input_id: Tensor | None, seeds: Tensor) -> Tensor:
     return torch.arange(seeds.numel()) if input_id is None else input_id
 
 
-def _check_backward(data: Source) -> None:
-    """PyG 2.8 takes the rows of an `adj_t` for its offsets when it samples backward."""
-    stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
-    if any("adj_t" in store for store in stores):
-        raise ValueError("sample_direction='backward' needs graphs with edge_index, not adj_t")
-
-
 @contextmanager
 def _as_with_pyg_lib() -> Iterator[None]:
     """Disable the pyg-lib requirement for edges with times or weights, and the warning, in PyG's constructor."""
@@ -256,3 +254,61 @@ def _as_with_pyg_lib() -> Iterator[None]:
     finally:
         for flag, value in before.items():
             setattr(torch_geometric.typing, flag, value)
+
+
+class _OneWay(PygNeighborSampler):
+    """A sampler that numbers edges as in the data."""
+
+    def _sample(self, *arguments: Any, **keywords: Any) -> Output:
+        out = super()._sample(*arguments, **keywords)
+        if self.perm is not None:
+            out.edge = self.perm[out.edge]
+        return out
+
+
+class PygBidirectionalSampler(BidirectionalNeighborSampler):  # type: ignore[misc]
+    """PyG's own merging of hops, over two of our samplers. The arguments are those of PygNeighborSampler."""
+
+    def __init__(
+        self,
+        data: Source,
+        num_neighbors: list[int] | NumNeighbors,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        **settings: Any,
+    ) -> None:
+        counts = num_neighbors.values if isinstance(num_neighbors, NumNeighbors) else num_neighbors
+        if isinstance(counts, dict):
+            raise RuntimeError("BidirectionalNeighborSampler does not yet support edge delimited sampling.")
+        self.forward_sampler, self.backward_sampler = (
+            _OneWay(data, num_neighbors, subgraph_type, replace, disjoint, sample_direction=direction, **settings)
+            for direction in ("forward", "backward")
+        )
+        self.num_neighbors = num_neighbors
+        self.subgraph_type = SubgraphType(subgraph_type)
+        self.keep_orig_edges = False
+        self._epoch = EpochKey()
+
+    def begin_epoch(self) -> None:
+        """Like `PygNeighborSampler.begin_epoch`."""
+        self._epoch.begin()
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: edges are numbered as in the data."""
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> Output:
+        """The neighbourhood of the seed nodes, in both directions."""
+        sample = partial(self._sample, examples=examples_of(inputs.input_id, inputs.node), epoch=self._epoch.value())
+        return self.forward_sampler.finished(node_sample(inputs, sample))
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
+    ) -> Output:
+        """The neighbourhood of the ends of the seed edges, in both directions."""
+        if neg_sampling is not None:
+            raise RuntimeError("BidirectionalNeighborSampler does not yet support negative sampling.")
+        sample = partial(self._sample, examples=examples_of(inputs.input_id, inputs.row), epoch=self._epoch.value())
+        number = self.forward_sampler.num_nodes
+        return self.forward_sampler.finished(edge_sample(inputs, sample, number, self.disjoint))

@@ -14,10 +14,10 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import moved, own_slice
-from clusterctl.engine.graph.gin import Copied, Gin, PlainGin, first_sum
+from clusterctl.engine.graph.convolutions import Copied, Gin, PlainGin, first_sum
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.shared.errors import Cause, TaskError
 

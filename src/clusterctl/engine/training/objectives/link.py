@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.embeddings import Route, ShardedTable
 from clusterctl.engine.graph.links import ends, negatives, with_duplicates
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
-from clusterctl.engine.graph.sharded_table import Route, ShardedTable
 from clusterctl.engine.graph.storage import HeteroGraph
 from clusterctl.engine.training.objective import Objective, link_loss
 

@@ -13,8 +13,7 @@ from clusterctl.engine.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.features.sources import FeaturesInMemory
 from clusterctl.engine.graph.inference import first_aggregation, infer
-from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.engine.graph.sampling import NeighborSampler, StaticSampler, worth_static
 from clusterctl.engine.training.objective import Accuracy, Objective, class_loss
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import Batches
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.learning.metrics import Metric
+    from clusterctl.engine.training.metrics import Metric
     from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 

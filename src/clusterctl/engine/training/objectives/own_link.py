@@ -21,8 +21,8 @@ from clusterctl.engine.graph.inference import one_ahead
 from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.link import auc
 from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample

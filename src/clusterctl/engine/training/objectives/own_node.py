@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
-from clusterctl.engine.graph.clusters import ClusterSampler
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.subgraphs import SubgraphSampler, whole
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.graph.subgraphs import ClusterSampler, SubgraphSampler, whole
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import (
     measured,
@@ -37,10 +36,9 @@ from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.engine.graph.clusters import Clusters
     from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
-    from clusterctl.engine.graph.subgraphs import Subgraph
+    from clusterctl.engine.graph.subgraphs import Clusters, Subgraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clusterctl.engine.graph.attention import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import Embeddings, WithEmbeddings
 from clusterctl.engine.graph.features.hidden import own_rows, trimmed
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
 from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
-from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured
 from clusterctl.engine.training.own.model import options_of
@@ -30,13 +30,11 @@ from clusterctl.shared.errors import Cause, TaskError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from clusterctl.engine.graph.attention import GatConv
+    from clusterctl.engine.graph.attention import GatConv, LayerHops
     from clusterctl.engine.graph.embeddings import WantedRows
-    from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead
     from clusterctl.engine.graph.inference import Piece
-    from clusterctl.engine.graph.rgat import LayerHops
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch

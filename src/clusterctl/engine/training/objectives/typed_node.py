@@ -19,17 +19,17 @@ from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
 from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all
 from clusterctl.engine.graph.features.placement import placed_by_type
+from clusterctl.engine.graph.hops import sampled_typed_hops, whole_typed_hops
 from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.graph.typed_hops import sampled_typed_hops, whole_typed_hops
 from clusterctl.engine.graph.typed_subgraphs import (
     TypedSampler,
     TypedSubgraph,
     typed_neighbourhood,
     typed_whole,
 )
-from clusterctl.engine.training.learning.losses import Loss
-from clusterctl.engine.training.learning.metrics import Metric
+from clusterctl.engine.training.losses import Loss
+from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clusterctl.engine.graph.embeddings import Embeddings, WantedRows
-    from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features, Spill
+    from clusterctl.engine.graph.features.sources import Features, FetchAhead, Spill
     from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch

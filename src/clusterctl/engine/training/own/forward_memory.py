@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clusterctl.engine.task.node_telemetry import NodeUsage
+from clusterctl.engine.task.node_usage import NodeUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from clusterctl.engine.graph.neighbors import sample_positions
 from clusterctl.engine.graph.subgraphs import SubgraphSampler, neighbourhood, whole
-from clusterctl.engine.task.exchange import from_first
+from clusterctl.engine.task.task import from_first
 from clusterctl.engine.training.own.forward_memory import Need, free_memory, measured
 from clusterctl.engine.training.own.model import undisturbed
 from clusterctl.engine.training.own.pyg_model import differs, kept, other_weights

@@ -28,8 +28,8 @@ from clusterctl.shared.errors import Cause, TaskError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.engine.graph.hops import TypedHop
     from clusterctl.engine.graph.storage import EdgeType
-    from clusterctl.engine.graph.typed_hops import TypedHop
     from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
 
 Rows = dict[str, Tensor]

@@ -1,21 +1,33 @@
-"""An optimizer of torch that the user's code makes (`train.optimizer`), with state that resumes bit for bit."""
+"""The optimizer over a training: one of torch that the user's code makes, its learning rate, and a mean of its weights.
+
+The state of an optimizer of the user's (`train.optimizer`) resumes bit for bit (`OwnOptimizer`). The learning rate is a
+factor of `train.lr` (`Schedule`). The running mean of the weights (`train.ema`) is measured and saved instead of them.
+"""
 
 from __future__ import annotations
 
+import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.training.objective import merit_of
 from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.engine.training.own.model import described
 from clusterctl.engine.training.state import PartState, flattened, put
+from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import nn
+
+    from clusterctl.engine.training.objective import Score
+    from clusterctl.shared.spec import LoopTrain
+
 
 _LR = ("lr", "initial_lr")
 
@@ -147,3 +159,87 @@ class OwnOptimizer:
                 parameter.copy_(weight)
         self._steps = 0
         return kept
+
+
+class Schedule:
+    """The factor at each step of epochs of `steps` steps. With "plateau", `offer` lowers it."""
+
+    def __init__(self, train: LoopTrain, steps: int) -> None:
+        self._train, self._steps = train, steps
+        self._best, self._waited, self._changes = -math.inf, 0, 0
+        self.waits_for_scores = train.schedule == "plateau"
+
+    def factor(self, epoch: int, step: int) -> float:
+        """The factor at `step`, counted from 0, of `epoch`, counted from 1."""
+        train = self._train
+        place = (epoch - 1) * self._steps + step
+        factor = lr_scale(train.schedule, train.warmup, place, train.epochs * self._steps)
+        changes = (epoch - 1) // train.schedule_every if train.schedule == "step" else self._changes
+        return factor * train.schedule_factor**changes
+
+    def offer(self, score: Score) -> None:
+        """Record a validation score. Raises TaskError if there is none."""
+        if score.total == 0:
+            message = 'the validation split is empty, but train.schedule = "plateau" needs it'
+            raise TaskError(message, 'set train.schedule = "step"', Cause.DATA)
+        if merit_of(score) > self._best:
+            self._best, self._waited = merit_of(score), 0
+            return
+        self._waited += 1
+        if self._waited == self._train.schedule_every:
+            self._waited, self._changes = 0, self._changes + 1
+
+    def state(self) -> PartState:
+        return PartState({"noted": torch.tensor([self._best, self._waited, self._changes], dtype=torch.float64)})
+
+    def load(self, state: PartState) -> None:
+        self._best, waited, changes = state.same["noted"].tolist()
+        self._waited, self._changes = int(waited), int(changes)
+
+
+def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
+    """The factor of the learning rate at `step`, counted from 0, of `steps`.
+
+    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant, or falls along half a cosine
+    ("cosine") that would reach 0 one step after the last.
+    """
+    rising = int(warmup * steps + 0.5)
+    if step < rising:
+        return (step + 1) / rising
+    if schedule != "cosine":
+        return 1.0
+    first = max(0, rising - 1)  # the step with scale 1
+    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
+
+
+class RunningMean:
+    """An exponential moving average of `values`.
+
+    The first steps count more: after step t the decay is (1 + t) / (10 + t), until that reaches `decay`. Otherwise a
+    short training would be measured by its initial weights.
+    """
+
+    def __init__(self, values: Tensor, decay: float) -> None:
+        self._values, self._decay, self._steps = values, decay, 0
+        self.mean = values.clone()
+
+    def update(self) -> None:
+        """Add the values after a step."""
+        self._steps += 1
+        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        self.mean.lerp_(self._values, 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The values are their mean within this context."""
+        kept = self._values.clone()
+        self._values.copy_(self.mean)
+        yield
+        self._values.copy_(kept)
+
+    def state(self) -> PartState:
+        return PartState({"mean": self.mean, "steps": torch.tensor([self._steps])})
+
+    def load(self, state: PartState) -> None:
+        self.mean.copy_(state.same["mean"])
+        self._steps = int(state.same["steps"])

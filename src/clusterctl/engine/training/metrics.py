@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.task.exchange import from_first
+from clusterctl.engine.task.task import from_first
 from clusterctl.engine.training.objective import Accuracy
 from clusterctl.engine.training.own.function import OwnFunction, shown
 from clusterctl.shared.errors import Cause, TaskError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec.learning import Learning
+
 
 _OF_BOTH_LABELS = ("roc_auc", "average_precision", "mrr", "hits@")
 

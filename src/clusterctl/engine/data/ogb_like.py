@@ -1,7 +1,7 @@
 """Graphs like the node data sets of the Open Graph Benchmark at any scale, in their raw layouts.
 
 The numbers of nodes, edges, features and classes, and the sizes of the splits, are those of the real ones. The
-structure is that of `reddit_like`: features and most edges follow the classes, and one label in twenty is wrong. In
+structure is that of `reddit`: features and most edges follow the classes, and one label in twenty is wrong. In
 ogbn-mag, papers and their citations are such a graph; the other relations are random.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from clusterctl.engine.data.generated.reddit_like import (
+from clusterctl.engine.data.reddit import (
     TRUTH_FILE,
     ArchiveWriter,
     Shape,
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from clusterctl.engine.data.generated.reddit_like import Community
+    from clusterctl.engine.data.reddit import Community
     from clusterctl.engine.graph.storage import EdgeType
 
     Progress = Callable[[int, int], None]
+
 
 _EDGES_AT_ONCE = 1 << 20
 

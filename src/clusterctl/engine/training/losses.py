@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.shared.spec.learning import Learning
 
+
 _TRIED = 16  # fewer scores may be between 0 and 1 by chance
 _OF_NUMBERS: dict[str, Callable[..., Tensor]] = {
     "bce_with_logits": F.binary_cross_entropy_with_logits,
