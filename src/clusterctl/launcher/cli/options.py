@@ -263,8 +263,14 @@ def show_advice(advice: str) -> None:
 
 
 def warn_of(problems: Iterable[Any]) -> None:
+    """Print these checks: a warning each, and a line for what is as it should be but worth knowing."""
+    from clusterctl.launcher.display.plain import plain
+
     for problem in problems:
-        warn(problem.message, problem.hint)
+        if problem.verdict == "OK":
+            click.echo(plain(with_flags(problem.message)), err=True)
+        else:
+            warn(problem.message, problem.hint)
 
 
 def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:

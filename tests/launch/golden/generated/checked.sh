@@ -17,6 +17,7 @@ cctl_run=/runs/cora-20260102-030405-abcd
 cctl_ranks=4
 cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
+cctl_cancels= # yes: Slurm cancels the jobs that it preempts; empty: ask it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
 cctl_environment=

@@ -18,6 +18,7 @@ cctl_run=/runs/big-20260102-030405-abcd
 cctl_ranks=32
 cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
+cctl_cancels= # yes: Slurm cancels the jobs that it preempts; empty: ask it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
 cctl_environment=
