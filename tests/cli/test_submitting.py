@@ -53,10 +53,11 @@ case "$*" in
 "show job"*) printf "JobId=$3\\n   Requeue=$REQUEUE\\n" ;;
 esac
 """
-CANCELLED = (
-    "restarts through the queue: in a job of its own, because Slurm cancels the jobs that it preempts in partition low"
-)
-SWITCHED_OFF = "restarts through the queue: in a job of its own, because this site has switched off requeueing"
+AGAIN = "restarts through the queue: in a job of its own, because "
+CANCELLED = f"{AGAIN}Slurm cancels the jobs that it preempts in partition low"
+SWITCHED_OFF = f"{AGAIN}this site has switched off requeueing"
+ENDS = "warning: Slurm cancels the jobs that it preempts here: with --set restart.by=requeue the run ends then"
+HINT = "hint: remove restart.by, so that the run goes on in a job of its own instead"
 
 
 @pytest.mark.parametrize(
@@ -75,17 +76,14 @@ SWITCHED_OFF = "restarts through the queue: in a job of its own, because this si
             "lua",
             [
                 "warning: this site has switched off requeueing, which --set restart.by=requeue needs",
-                "hint: remove restart.by, so that the run goes on in a job of its own instead",
+                HINT,
             ],
             5,
         ),
         (
             "--set resources.partition=low --set restart.by=requeue",
             "(null)",
-            [
-                "warning: Slurm cancels the jobs that it preempts here: with --set restart.by=requeue the run ends then",
-                "hint: remove restart.by, so that the run goes on in a job of its own instead",
-            ],
+            [ENDS, HINT],
             4,
         ),
     ],

@@ -96,7 +96,6 @@ def test_lines_show_the_rules_that_apply(
 IN_ANOTHER = "in a job of its own, because Slurm cancels the jobs that it preempts in "
 THERE = ", where Slurm cancels the jobs that it preempts, in a job of its own"
 REQUEUED = "by a requeue, at least 5 s after the end of an attempt"
-UNKNOWN = "as the site does it, which the batch script asks Slurm when it starts"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ UNKNOWN = "as the site does it, which the batch script asks Slurm when it starts
         ("preempt/partition_prio", None, None, None, Restarts("requeue", REQUEUED)),  # Slurm's default is cpu
         ("preempt/partition_prio", "cpu,gpu", None, None, Restarts(None, f"{REQUEUED}; in partition gpu{THERE}")),
         ("preempt/partition_prio", "gpu,other", None, None, Restarts(None, f"{REQUEUED}; in partition gpu{THERE}")),
-        ("preempt/partition_prio", "other", None, None, Restarts(None, UNKNOWN)),
+        ("preempt/partition_prio", "other", None, None, Restarts(None)),
         ("preempt/qos", "cpu", "scavenger", None, Restarts("successor", f"{IN_ANOTHER}QOS scavenger", True)),
         ("preempt/qos", "gpu", "normal", None, Restarts("requeue", REQUEUED)),
         ("preempt/qos", "gpu", None, None, Restarts(None, f"{REQUEUED}; in QOS scavenger{THERE}")),

@@ -33,11 +33,11 @@ class Preemption:
 class Restarts(NamedTuple):
     """How the queue starts a run again: "requeue" or "successor"; None: its batch script asks Slurm when it starts.
 
-    `cancels`: Slurm cancels the run's job when it preempts it.
+    `cancels`: Slurm cancels the run's job when it preempts it. `words` are empty where Slurm shows nothing.
     """
 
     by: str | None
-    words: str
+    words: str = ""
     cancels: bool = False
 
 
@@ -101,7 +101,7 @@ class Rules:
             return Restarts(None, f"{requeued}; in {here}, where {_CANCELS}, in a job of its own")
         if names and all(name in modes for name in names):
             return Restarts("requeue", requeued)
-        return Restarts(None, "as the site does it, which the batch script asks Slurm when it starts")
+        return Restarts(None)
 
     def lines(self, partition: str, qos: str) -> tuple[str, ...]:
         """What a user should know of them, a line each; nothing about what Slurm has not shown."""

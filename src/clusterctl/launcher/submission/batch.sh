@@ -449,13 +449,17 @@ cctl_leave_out() {
     (trap '' TERM; cctl_with_retries scontrol update "JobId=${cctl_successor:-$cctl_own_job}" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
-cctl_exclude_broken() { # from the next start, beside those that are excluded by now
-  local cctl_job cctl_before=''
+cctl_exclude() { # why, nodes: from the next start, beside those that are excluded by now
+  local cctl_job cctl_node cctl_before=''
   cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
-  [ -n "$cctl_job" ] || { echo "clusterctl: cannot exclude $cctl_defect: no answer from scontrol" && return; }
+  [ -n "$cctl_job$cctl_unfit" ] || { echo "clusterctl: cannot exclude ${*:2}: no answer from scontrol" && return; }
   [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_before=${BASH_REMATCH[1]}
   [ "$cctl_before" != "(null)" ] || cctl_before=''
-  cctl_unfit=${cctl_before:+$cctl_before,}${cctl_defect// /,}
+  cctl_unfit=$cctl_before
+  for cctl_node in "${@:2}"; do
+    cctl_unfit+="${cctl_unfit:+,}$cctl_node"
+    cctl_excluded+="${cctl_excluded:+, }{\"node\": \"$cctl_node\", \"why\": \"$1\"}"
+  done
 }
 cctl_close() {
   cctl_end_standby
@@ -492,7 +496,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -514,6 +518,7 @@ cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
+cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
 [ -n "$cctl_signal$cctl_asked" ] || ! cctl_gpu_broke || cctl_defect=${cctl_broken[*]}
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 cctl_short=''  # memory or time, if the run was short of that, and may go on with more
@@ -529,7 +534,11 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setu
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
-  [ -z "$cctl_defect" ] || cctl_exclude_broken
+  if [ -n "$cctl_defect" ]; then cctl_exclude gpu "${cctl_broken[@]}"
+  elif [ -n "$cctl_unfit" ]; then
+    IFS=, read -ra cctl_broken < <(echo "$cctl_unfit")
+    cctl_exclude check "${cctl_broken[@]}"
+  fi
   [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then

@@ -145,8 +145,8 @@ class DryRun(Shown):
 
     @property
     def restarts(self) -> str:
-        """How the queue starts the run again at this site; empty if it does not, or without a Slurm."""
-        return f"{GOES_ON} {self.plan.queue.words}" if self.plan.queue else ""
+        """How the queue starts the run again at this site; empty if it does not, or if Slurm does not show it."""
+        return f"{GOES_ON} {self.plan.queue.words}" if self.plan.queue and self.plan.queue.words else ""
 
     @property
     def idle(self) -> str:

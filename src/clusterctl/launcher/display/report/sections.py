@@ -101,8 +101,8 @@ def summary(examined: PostMortem) -> Markup:
     headline = tag("span", state_text(status), class_=f"state {state_class(status.state)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
-    if status.attempt and status.attempt.left_out:
-        shown.append(tag("p", "; ".join(map(str, status.attempt.left_out)), class_="faint"))
+    if status.left_out:
+        shown.append(tag("p", "; ".join(map(str, status.left_out)), class_="faint"))
     if lesson:
         shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
     if examined.findings and eventful:
