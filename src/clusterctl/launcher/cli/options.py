@@ -263,11 +263,11 @@ def show_advice(advice: str) -> None:
 
 
 def warn_of(problems: Iterable[Any]) -> None:
-    """Print these checks: a warning each, and a line for what is as it should be but worth knowing."""
+    """Print a warning for each problem, and a plain line for a check that found none but has something to say."""
     from clusterctl.launcher.display.plain import plain
 
     for problem in problems:
-        if problem.verdict == "OK":
+        if getattr(problem, "verdict", None) == "OK":
             click.echo(plain(with_flags(problem.message)), err=True)
         else:
             warn(problem.message, problem.hint)

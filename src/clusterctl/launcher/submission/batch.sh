@@ -246,6 +246,7 @@ cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cct
     trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
   "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
+cctl_ended_at=${EPOCHREALTIME/[!0-9]/.} # from bash 5 on; a restart in the job takes less than a second
 printf -v cctl_end '%(%s)T' -1
 
 cctl_superseded() {
@@ -495,7 +496,7 @@ cctl_full= # if so, messages of the ranks may be lost
 { printf . >"$cctl_attempt/.room" && [ -s "$cctl_attempt/.room" ]; } 2>/dev/null || cctl_full=', "disk_full": true'
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
-  local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
+  local cctl_fields=", \"end\": ${cctl_ended_at:-$cctl_end}, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
   cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
