@@ -80,7 +80,14 @@ echo "=== $cctl_number ===" # Slurm appends its messages about the job's end to 
 cctl_with_retries cctl_log_here
 
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
-printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
+# The seconds since the epoch into a variable, from bash 5 on with their fraction: a restart in the job takes less than one.
+# Without a program: a node that is shutting down may not start any more.
+cctl_time() {
+  local cctl_now=${EPOCHREALTIME/[!0-9]/.}
+  [[ $cctl_now =~ ^[0-9]+[.][0-9]+$ ]] || printf -v cctl_now '%(%s)T' -1
+  printf -v "$1" %s "$cctl_now"
+}
+cctl_time cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
@@ -99,7 +106,7 @@ cctl_put() { # file, content
 }
 cctl_record() { # name, further JSON fields
   local cctl_text
-  printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
+  printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %s%s}' \
     "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$cctl_nodes" "$cctl_start" \
     "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_setup_times$cctl_places$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
@@ -178,12 +185,15 @@ cctl_check_nodes() {
 cctl_node_setup_failed= # a field of host.json if one of its lines has failed
 cctl_set_up_nodes() {
   [ "${#cctl_node_setup[@]}" -gt 0 ] || return 0
-  cctl_setup_times=", \"node_setup_start\": $(printf '%(%s)T' -1)"
+  local cctl_moment
+  cctl_time cctl_moment
+  cctl_setup_times=", \"node_setup_start\": $cctl_moment"
   cctl_record host.json "" # for those who watch the run
   cctl_with_retries mkdir -p "$cctl_attempt/node_setup" &&
     cctl_on_each_node 0 --kill-on-bad-exit=1 --chdir="$cctl_run/work" "${cctl_node_setup[@]}"
   local cctl_ended=$?
-  cctl_setup_times+=", \"node_setup_end\": $(printf '%(%s)T' -1)"
+  cctl_time cctl_moment
+  cctl_setup_times+=", \"node_setup_end\": $cctl_moment"
   cctl_record host.json ""
   [ "$cctl_ended" -ne 0 ] || return 0
   [ -n "$cctl_signal" ] || ! cctl_await cctl_a_line_failed || cctl_node_setup_failed=', "node_setup_failed": true'
@@ -246,8 +256,7 @@ cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cct
     trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
   "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
-cctl_ended_at=${EPOCHREALTIME/[!0-9]/.} # from bash 5 on; a restart in the job takes less than a second
-printf -v cctl_end '%(%s)T' -1
+cctl_time cctl_end
 
 cctl_superseded() {
   local cctl_later=$((cctl_number + 1))
@@ -363,7 +372,7 @@ cctl_may_start_again() {
   elif [ -n "$cctl_defect" ]; then cctl_has_spares
   elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
-  [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
+  [ "$((${SLURM_JOB_END_TIME:-$((${cctl_end%.*} + 3600))} - ${cctl_end%.*}))" -gt 60 ] || return # else the queue gives a new limit
   local cctl_step cctl_step_saved=-1
   cctl_step=$(cctl_last_step "$cctl_number")
   cctl_read_saved
@@ -496,7 +505,7 @@ cctl_full= # if so, messages of the ranks may be lost
 { printf . >"$cctl_attempt/.room" && [ -s "$cctl_attempt/.room" ]; } 2>/dev/null || cctl_full=', "disk_full": true'
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
-  local cctl_fields=", \"end\": ${cctl_ended_at:-$cctl_end}, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
+  local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
   cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
