@@ -670,12 +670,15 @@ cctl_check_nodes() {
 cctl_node_setup_failed= # a field of host.json if one of its lines has failed
 cctl_set_up_nodes() {
   [ "${#cctl_node_setup[@]}" -gt 0 ] || return 0
-  cctl_setup_times=", \"node_setup_start\": $(printf '%(%s)T' -1)"
+  local cctl_moment
+  cctl_time cctl_moment
+  cctl_setup_times=", \"node_setup_start\": $cctl_moment"
   cctl_record host.json "" # for those who watch the run
   cctl_with_retries mkdir -p "$cctl_attempt/node_setup" &&
     cctl_on_each_node 0 --kill-on-bad-exit=1 --chdir="$cctl_run/work" "${cctl_node_setup[@]}"
   local cctl_ended=$?
-  cctl_setup_times+=", \"node_setup_end\": $(printf '%(%s)T' -1)"
+  cctl_time cctl_moment
+  cctl_setup_times+=", \"node_setup_end\": $cctl_moment"
   cctl_record host.json ""
   [ "$cctl_ended" -ne 0 ] || return 0
   [ -n "$cctl_signal" ] || ! cctl_await cctl_a_line_failed || cctl_node_setup_failed=', "node_setup_failed": true'
