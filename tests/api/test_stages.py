@@ -34,6 +34,12 @@ calls="$CLUSTERCTL_RUNS/../calls"; mkdir -p "$calls"; n=$(($(ls "$calls" | wc -l
 [ "$n" != "$REFUSED" ] || { echo "sbatch: error: Batch job submission failed: Invalid qos specification" >&2; exit 1; }
 echo "Submitted batch job $n"
 """
+SWITCHED_OFF = """\
+case "$*" in
+"show config") echo "JobSubmitPlugins = lua" ;;
+"show job"*) echo "JobId=$3 Requeue=0" ;;
+esac
+"""
 SQUEUE = """\
 for one in $(ls "$CLUSTERCTL_RUNS/../calls" 2>/dev/null); do
   printf "$one\\037PENDING\\037JobHeldUser\\037\\0370\\0370\\0370\\037/x\\037\\n"
@@ -93,6 +99,14 @@ def test_each_stage_waits_for_the_previous_one_or_those_it_names(pipeline: Desk)
         {"run": runs[1].id, "condition": "finished"},
         {"run": runs[2].id, "condition": "ended"},
     ]
+
+
+def test_a_warning_about_the_project_of_all_stages_is_shown_once(pipeline: Desk) -> None:
+    """And what a plugin of the site has done to each of their jobs."""
+    (pipeline.project / "away").symlink_to("/nowhere")
+    pipeline.use_slurm(sbatch=SBATCH, squeue=SQUEUE, scontrol=SWITCHED_OFF)
+    runs = submit_stages("./pipeline.toml")
+    assert [[check.name for check in run.warnings] for run in runs] == [["code", "restarts"], *[["restarts"]] * 3]
 
 
 def test_a_refused_stage_cancels_the_others_and_leaves_nothing(pipeline: Desk) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.counted import counted
 from support.mistake import Desk
 from support.ranks import CORA
@@ -43,6 +44,81 @@ def test_submit_does_not_import_the_modules_that_observe_runs(desk: Desk) -> Non
     modules = set(json.loads(done.stderr.splitlines()[-1]))
     assert "submitit" in modules
     assert not modules & {"clusterctl.launcher.observe.attempt", "clusterctl.launcher.observe.status", "rich", "torch"}
+
+
+RULES = """\
+case "$*" in
+"show config") echo "JobSubmitPlugins = $PLUGINS" ;;
+"show partition") printf "PartitionName=%s PreemptMode=%s\\n" low CANCEL high REQUEUE ;;
+"show job"*) printf "JobId=$3\\n   Requeue=$REQUEUE\\n" ;;
+esac
+"""
+AGAIN = "restarts through the queue: in a job of its own, because "
+CANCELLED = f"{AGAIN}Slurm cancels the jobs that it preempts in partition low"
+SWITCHED_OFF = f"{AGAIN}this site has switched off requeueing"
+ENDS = "warning: Slurm cancels the jobs that it preempts here: with --set restart.by=requeue the run ends then"
+HINT = "hint: remove restart.by, so that the run goes on in a job of its own instead"
+
+
+@pytest.mark.parametrize(
+    ("words", "plugins", "said", "asked"),
+    [
+        ("--set resources.partition=low", "(null)", [CANCELLED], 2),
+        ("--set resources.partition=low --hold", "lua", [CANCELLED], 2),
+        ("--set resources.partition=low --set restart.limit=0", "lua", [], 0),
+        ("--set resources.partition=low --set resources.requeue=false", "lua", [], 0),
+        ("--set resources.partition=low --set restart.by=successor", "lua", [], 2),
+        ("--set resources.partition=high", "(null)", [], 4),
+        ("--set resources.partition=high", "lua", [SWITCHED_OFF], 5),
+        ("--set resources.partition=high --set resources.nodes=1 --sweep env.A=1..3", "lua", [SWITCHED_OFF], 6),
+        (
+            "--set resources.partition=high --set restart.by=requeue",
+            "lua",
+            [
+                "warning: this site has switched off requeueing, which --set restart.by=requeue needs",
+                HINT,
+            ],
+            5,
+        ),
+        (
+            "--set resources.partition=low --set restart.by=requeue",
+            "(null)",
+            [ENDS, HINT],
+            4,
+        ),
+    ],
+)
+def test_a_submission_says_where_the_site_does_not_requeue(
+    desk: Desk, words: str, plugins: str, said: list[str], asked: int
+) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7", scontrol=RULES)
+    desk.write("job.toml", COMMAND)
+    desk.set(PLUGINS=plugins, REQUEUE="0")
+    code, _, err = desk.type(f"submit ./job.toml {words}")
+    assert (code, err.splitlines()) == (0, said)
+    assert desk.asked("scontrol") <= asked, "this site has no polling floor: nothing is remembered"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "known"),
+    [
+        ("--set resources.partition=low", CANCELLED, "yes"),
+        ("--set resources.partition=high", "by a requeue, at least 120 s after the end of an attempt", ""),
+        ("--set resources.partition=low,high", "; in partition low, where Slurm cancels the jobs that it", ""),
+        ("--set resources.partition=low --set restart.by=requeue", "an attempt (restart.by)\nwarning: Slurm", "yes"),
+        ("--set resources.partition=low --set restart.limit=0", None, ""),
+        ("--cluster local", None, ""),
+    ],
+)
+def test_a_dry_run_shows_how_the_queue_starts_the_run_again(
+    desk: Desk, words: str, said: str | None, known: str
+) -> None:
+    desk.use_slurm(scontrol=RULES)
+    desk.write("job.toml", COMMAND)
+    code, script, err = desk.type(f"submit ./job.toml {words} --dry-run")
+    assert code == 0
+    assert f"\ncctl_cancels={known} #" in script
+    assert said in err if said else "restarts" not in err
 
 
 def test_the_first_submissions_of_a_user_may_be_concurrent(desk: Desk) -> None:

@@ -83,3 +83,4 @@ scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$SLURM_JOB_NODELIST 2>&1
     lines = cluster.log(job).splitlines()
     assert lines[0] == f"Job is no longer pending execution for job {job}"
     assert lines[-1] == "again on node2"
+    assert " ExcNodeList=node1\n" in cluster.run("scontrol", "show", "job", job).stdout

@@ -81,6 +81,8 @@ def assert_node2_was_excluded(stage: Stage, run: RunDir, problem: str) -> None:
     assert all("node2" in failed_nodes(attempt) for attempt in unfit)
     assert "node2" not in nodes_of(run, last.number)
     assert read_json(run.attempt(0).host_json)["requeued"] is True
+    status = json.loads(stage.call("status", run.id, "--cluster", "checked", "-o", "json").stdout)["runs"][0]
+    assert status["left_out"] == [{"node": "node2", "why": "check", "by": ""}]
     why = json.loads(stage.call("why", run.id, "--cluster", "checked", "-o", "json").stdout)
     assert why["history"][0]["class"] == "node-failure"
     assert "node2: failed the node check: " in why["history"][0]["cause"]

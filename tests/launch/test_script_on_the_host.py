@@ -811,6 +811,25 @@ def test_the_node_of_a_broken_gpu_is_excluded_from_the_next_start(
     assert staying.requeues == ([] if excluded is None else ["requeue 12"])
     assert updates == ([] if excluded is None else [f"update JobId=12 ExcNodeList={excluded}"])
     assert len(staying.run.attempts()) == 1
+    recorded = [one.node for one in read_host(staying.run.attempt(0)).excluded]
+    assert recorded == ([] if excluded is None else excluded.removeprefix("n[7-8],").split(","))
+
+
+@pytest.mark.parametrize(("before", "excluded"), [("(null)", "n2,n5"), ("n[7-8]", "n[7-8],n2,n5")])
+def test_nodes_that_fail_their_check_are_excluded_beside_those_that_are_by_now(
+    staying: Host, before: str, excluded: str
+) -> None:
+    """The user's own, and those of an earlier check: two broken nodes would take turns otherwise."""
+    staying.scontrol = EXCLUDED.format(before)
+    text = staying.script.read_text()
+    assert "cctl_node_check=()" in text
+    judge = "bash -c '[ \"$1\" != --judge ] || echo n2,n5' check"
+    staying.script.write_text(text.replace("cctl_node_check=()", f"cctl_node_check=(9 {judge})"))
+    assert staying.call("exit 1") == 69
+    updates = [line for line in staying.asked.read_text().splitlines() if line.startswith("update")]
+    assert updates == [f"update JobId=12 ExcNodeList={excluded}"]
+    left_out = read_host(staying.run.attempt(0)).excluded
+    assert [str(one) for one in left_out] == ["without n2: it failed its check", "without n5: it failed its check"]
 
 
 def test_ranks_that_have_lost_those_that_a_cancellation_ended_do_not_start_again(staying: Host) -> None:

@@ -148,6 +148,19 @@ def test_the_site_decides(tmp_path: Path, job: str, partition: str, queued: bool
     assert asked(host, "scancel") == ["scancel 13"] * queued
 
 
+def test_what_slurm_showed_before_the_submission_needs_no_question_on_the_node(tmp_path: Path) -> None:
+    """Where nodes cannot ask, too. Without a successor, the job is requeued all the same."""
+    host = site(tmp_path, job="", partition="")
+    text = host.script.read_text()
+    host.script.write_text(text.replace("cctl_cancels= ", "cctl_cancels=yes "))
+    host.others["sbatch"] = "echo 'sbatch: error: not from nodes' >&2; exit 1"
+    host.scontrol = host.scontrol.replace("requeue*)", "never)")
+    assert host.call(ONE_KILLED + CHECKPOINT + "sleep 0.5; exit 137") == 137
+    assert asked(host, "sbatch") == [SUBMITTED]
+    assert asked(host, "show config") == asked(host, "show partition") == []
+    assert (asked(host, "requeue"), host.host()["requeued"]) == (["requeue 12"], True)
+
+
 @pytest.mark.parametrize(("by", "queued"), [("requeue", False), ("successor", True)])
 def test_the_user_may_decide(tmp_path: Path, by: str, queued: bool) -> None:
     host = site(tmp_path, by=by)

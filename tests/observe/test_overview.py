@@ -107,3 +107,31 @@ def test_events_are_ordered_by_time(fabricate, asked) -> None:
     assert [happening.time for happening in timeline_events] == sorted(happening.time for happening in timeline_events)
     assert timeline_events[0].text == "submitted"
     assert json.dumps([happening.text for happening in timeline_events]).count("attempt 1 starts on node[0-3]") == 1
+
+
+def test_the_timeline_says_which_kind_of_restart_it_was_and_what_replaced_a_node(fabricate, asked) -> None:
+    lost = {"node": "node2", "why": "lost", "by": "node3"}
+    down = {"node": "node1", "why": "down", "by": ""}
+    ends = [
+        {"nodes": "node[1-2]", "restarting": True, "left_out": []},
+        {"nodes": "node1,node3", "restarting": True, "left_out": [lost]},
+        {"nodes": "node1,node3", "restarting": True, "left_out": [lost]},
+        {"nodes": "node3", "requeued": True, "left_out": [lost, down]},
+        {"nodes": "node[1-2]", "left_out": []},
+    ]
+    hosts = {
+        f"attempts/{number}/host.json": {"attempt": number, "start": 10.0 * number + 1, "end": 10.0 * number + 9.5}
+        | {"exit_code": 137, "job_id": "7", "signal": ""}
+        | end
+        for number, end in enumerate(ends)
+    }
+    run = fabricate(files={"submission.json": {"job_id": "7"}, **hosts}, created=0.0)
+    selected = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected
+    starts = [event.text for event in selected.timeline_events if " starts " in event.text]
+    assert [text.partition(" starts ")[2] for text in starts] == [
+        "on node[1-2]",
+        "in the same job, node2 replaced by the spare node node3: it did not answer",
+        "in the same job, on the same nodes",
+        "in the same job, without node1: Slurm lost it",
+        "on node[1-2]",
+    ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, RunEvidence
+from clusterctl.launcher.api import json_output
+from clusterctl.launcher.display.runs_table import note
+from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, LeftOut, RunEvidence
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.state import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
@@ -37,6 +40,7 @@ REQUEUED = replace(RUNNING, end=5100.0, exit_code=75, requeued=True)
 LEFT = replace(RUNNING, end=5100.0, exit_code=75, asked=True)  # warned, saved, and not restarted
 LEFT_BEFORE_LIMIT = replace(LEFT, end=5000.0 + LIMIT - 120)
 REQUEUING = replace(REQUEUED, requeued=False, requeuing=True)  # Slurm has not confirmed it
+EXCLUDING = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, excluded=(LeftOut("node2", "check", ""),))
 GONE = Answer(None)
 
 
@@ -173,9 +177,33 @@ def test_a_suspended_run_is_shown_as_suspended(state: JobState) -> None:
 
 
 def test_a_queued_run_names_the_nodes_excluded_after_a_failed_check() -> None:
-    left = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, unfit={"node2": "did not answer"})
-    status = judge(evidence(left, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
+    status = judge(evidence(EXCLUDING, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
     assert (status.state, status.held_up_by) == (State.QUEUED, "BeginTime, without node2")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "left_out"),
+    [
+        ([], "node2"),
+        ([{"left_out": (LeftOut("node4", "down", "node5"),)}], "node2 node4"),
+        ([{"requeued": True, "exit_code": 1, "excluded": (LeftOut("node3", "gpu", ""),)}, {}], "node2 node3"),
+        ([{"exit_code": 1, "excluded": (LeftOut("node3", "gpu", ""),)}], "node2"),  # it did not go on
+    ],
+)
+def test_a_run_shows_which_nodes_its_attempt_goes_on_without(attempts: list[dict[str, Any]], left_out: str) -> None:
+    """Slurm excludes a node from all later starts of the job; a spare one replaces it in the same start."""
+    running = [replace(RUNNING, number=number, **changes) for number, changes in enumerate(attempts or [{}], start=1)]
+    status = judge(evidence(EXCLUDING, *running, answer=job(JobState.RUNNING, restart_count=1)), NOW)
+    assert " ".join(one.node for one in status.left_out) == left_out
+    if not status.state.ended:
+        assert note(status) == str(status.left_out[-1])
+    assert [one["node"] for one in json_output.run(status, NOW)["left_out"]] == left_out.split()
+
+
+def test_a_resumed_run_may_get_the_nodes_again_that_its_former_job_excluded() -> None:
+    resumed = replace(RECORD, past_attempts=1)
+    again = evidence(EXCLUDING, replace(RUNNING, number=1), record=resumed, answer=job(JobState.RUNNING))
+    assert judge(again, NOW).left_out == ()
 
 
 def test_a_run_whose_script_cannot_requeue_it_shows_why_and_is_not_queued() -> None:

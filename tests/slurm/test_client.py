@@ -12,6 +12,8 @@ import pytest
 
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.client import run_command
+from clusterctl.launcher.slurm.rules import Rules
+from clusterctl.launcher.slurm.shared import SharedAnswers
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster
 
@@ -68,6 +70,23 @@ def test_held_jobs_are_released_and_running_ones_requeued() -> None:
     slurm(answers).release(["7"])
     slurm(answers).requeue(["8"])
     assert [argv[1:] for argv in answers.asked] == [["release", "7"], ["requeue", "8"]]
+
+
+@pytest.mark.parametrize("by_qos", [False, True])
+def test_the_rules_of_a_site_are_asked_once_for_all_processes_of_a_user(tmp_path: Path, by_qos: bool) -> None:
+    """Those of the QOS only where these decide."""
+    answers = Answers(out=f"PreemptType = preempt/{'qos' if by_qos else 'partition_prio'}\n")
+    for _ in range(3):
+        slurm = Slurm(str, {}, answers, shared=SharedAnswers(tmp_path, 10.0))
+        assert (slurm.rules().by_qos is not None) is by_qos
+    commands = [argv[0] for argv in answers.asked]
+    assert commands == ["scontrol", "scontrol", *["sacctmgr"] * by_qos]
+
+
+def test_a_silent_slurm_has_no_rules() -> None:
+    answers = Answers(1, err="slurm_load_ctl_conf error: Unable to contact slurm controller\n")
+    assert slurm(answers).rules() == Rules()
+    assert len(answers.asked) == 1
 
 
 def test_a_missing_command_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -338,21 +338,21 @@ def test_a_program_that_was_told_nothing_has_finished(tmp_path: Path, warned: bo
     assert marks_of(run) == {"00000.done"}
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_program_that_saves_on_term_gets_the_time_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+@pytest.mark.parametrize(("name", "cancelled"), [("TERM", False), ("TERM", True), ("USR1", False)])
+def test_a_program_that_saves_on_its_signal_gets_the_time_for_it_at_a_preemption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cancelled: bool
 ) -> None:
     """But not if somebody waits for its end. It has not finished, although it exits with 0."""
-    monkeypatch.setenv("SAVES_ON", "SIGTERM")
+    monkeypatch.setenv("SAVES_ON", f"SIG{name}")
     monkeypatch.setenv("SAVING", "5")  # longer than other programs get
     run = RunDir(tmp_path / "run")
-    with of_habit(run, "python", "-c", HABITUAL, signal="TERM", at_limit=True) as task:
+    with of_habit(run, "python", "-c", HABITUAL, signal=name, at_limit=True) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "ready\n"
         if cancelled:
             run.cancel_json.write_text("{}")
         task.send_signal(signal.SIGTERM)
-        assert task.stdout.read() == ("" if cancelled else "saved on SIGTERM\n")
+        assert task.stdout.read() == ("" if cancelled else f"saved on SIG{name}\n")
         task.wait()
     assert marks_of(run) == {"00000.term"}
 

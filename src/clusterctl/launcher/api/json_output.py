@@ -134,7 +134,7 @@ def run(status: Status, now: float) -> dict[str, Any]:
         "nodes": record.job.resources.nodes,
         "tasks_per_node": record.tasks_per_node,
         "node_names": attempt.nodes if attempt else "",
-        **({"left_out": to_record([*attempt.left_out])} if attempt and record.job.may_lose_nodes else {}),
+        **({"left_out": to_record([*status.left_out])} if status.left_out or record.job.may_lose_nodes else {}),
         "created": record.created,
         "started": status.started,
         "ended": status.ended,

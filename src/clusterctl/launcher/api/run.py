@@ -108,7 +108,7 @@ class Run(Shown):
 
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
-    """Warnings of the checks before submitting or resuming."""
+    """Warnings of the checks before submitting or resuming; one with verdict OK: it will go on in a job of its own."""
     place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
     _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted

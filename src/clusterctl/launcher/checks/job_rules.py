@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, warn
+from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, ok, warn
 from clusterctl.launcher.checks.look import data_folder
 from clusterctl.launcher.checks.surroundings import NodeSize
 from clusterctl.launcher.config import shipped_folder
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Batches, Job, Resources
 
 
+GOES_ON = "restarts through the queue:"  # how a run is started again follows
 _GIBIBYTE = 1024  # MiB
 _EXPEDITED_SINCE = (25, 11)  # Slurm
 _EXPEDITED = "enable_expedited_requeue"  # slurm.conf(5)
@@ -129,6 +130,15 @@ def requeue_rules(found: Surroundings) -> Iterator[Check]:
         message = f'requeue = "{EXPEDITE}" is switched off in this Slurm: SlurmctldParameters lacks {_EXPEDITED}'
         hint = f"or ask your administrator for SlurmctldParameters={_EXPEDITED}"
         yield Check("requeue", Verdict.FAIL, message, hint, changes={"resources.requeue": "true"})
+
+
+def restart_rules(plan: Plan) -> Iterator[Check]:
+    """Whether Slurm cancels the run's job when it preempts it, so that the run needs another one."""
+    if plan.queue and plan.queue.cancels and plan.by == "requeue":
+        message = 'Slurm cancels the jobs that it preempts here: with `restart.by = "requeue"` the run ends then'
+        yield warn("restarts", message, "remove restart.by, so that the run goes on in a job of its own instead")
+    elif plan.queue and plan.queue.cancels and not plan.by:
+        yield ok("restarts", f"{GOES_ON} {plan.queue.words}")
 
 
 def batch_rules(found: Surroundings) -> Iterator[Check]:

@@ -263,8 +263,14 @@ def show_advice(advice: str) -> None:
 
 
 def warn_of(problems: Iterable[Any]) -> None:
+    """Print a warning for each problem, and a plain line for a check that found none but has something to say."""
+    from clusterctl.launcher.display.plain import plain
+
     for problem in problems:
-        warn(problem.message, problem.hint)
+        if getattr(problem, "verdict", None) == "OK":
+            click.echo(plain(with_flags(problem.message)), err=True)
+        else:
+            warn(problem.message, problem.hint)
 
 
 def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:

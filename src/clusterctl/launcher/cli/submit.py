@@ -449,6 +449,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
         click.echo(plain(line), err=True)
     if plan.idle:
         click.echo(plan.idle, err=True)
+    if plan.restarts:
+        click.echo(plain(plan.restarts), err=True)
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)

@@ -127,8 +127,8 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if last and (writers := ended_writers(last.ranks)):
         found = (replace(found[0], facts=(*found[0].facts, *writers)), *found[1:])
-    if last and last.left_out:
-        found = (replace(found[0], facts=(*found[0].facts, *map(str, last.left_out))), *found[1:])
+    if status.left_out:
+        found = (replace(found[0], facts=(*found[0].facts, *map(str, status.left_out))), *found[1:])
     if text := single_steps(status):
         fact = f"{text}; set train.global_batch_size instead of train.batch_size"
         found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])

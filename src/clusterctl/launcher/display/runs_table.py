@@ -167,8 +167,8 @@ def note(status: Status) -> str:
         return f"idle since {clock(since)}, logs no steps"
     if not status.state.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
         return f"GPUs idle since {clock(since)}"
-    if not status.state.ended and status.attempt and status.attempt.left_out:
-        return plain(str(status.attempt.left_out[-1]))
+    if not status.state.ended and status.left_out:
+        return plain(str(status.left_out[-1]))
     done = progress(status.metrics)
     if status.state is State.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"

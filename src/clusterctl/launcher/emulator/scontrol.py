@@ -113,6 +113,7 @@ def _show_job(job: EmulatedJob) -> None:
     print(f"   ExitCode={record.status >> 8}:{record.status & 127}")
     print(f"   SubmitTime={shown_time(record.submitted)} StartTime={start} EndTime={end}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
+    print(f"   ReqNodeList=(null) ExcNodeList={node_list(record.excluded) or '(null)'}")
     cpus = request.tasks * (request.cpus_per_task or 1)
     print(f"   NumNodes={request.nodes} NumCPUs={cpus} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
     print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n   StdErr={error}\n   StdOut={output}")

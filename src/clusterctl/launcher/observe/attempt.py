@@ -108,7 +108,8 @@ class HostRecord:
     Slurm at that time, which an administrator may have changed, in seconds. `disk_full`: it could not write;
     `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
     the nodes that failed the check before the ranks started, with the reason. `rank_count`: its ranks, if the job may
-    go on with fewer; `left_out`: nodes of the job that they do not have; `lost`: those of the attempt that no longer
+    go on with fewer; `left_out`: nodes of the job that they do not have; `excluded`: those that Slurm does not give to
+    the next attempt; `lost`: those of the attempt that no longer
     answered the others; `script_node`: where the script runs. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
     after a syntax error. `node_setup_start`, `node_setup_end`: when the lines of `node_setup` ran on the nodes;
@@ -145,6 +146,7 @@ class HostRecord:
     unfit: Mapping[str, str] = field(default_factory=dict)
     rank_count: int | None = None
     left_out: tuple[LeftOut, ...] = ()
+    excluded: tuple[LeftOut, ...] = ()
     lost: tuple[str, ...] = ()
     script_node: str = ""
     job_state: JobState | None = None
@@ -162,6 +164,7 @@ def read_host(attempt: Attempt) -> HostRecord:
     """The only reader of host.json; missing or damaged fields keep their defaults."""
     fields = read_fields(attempt.host_json)
     exit_code = fields.whole("exit_code")
+    unfit = failed_nodes(attempt) if exit_code == EXIT_UNFIT else {}
     return HostRecord(
         number=attempt.number,
         job_id=fields.digits("job_id"),
@@ -192,13 +195,10 @@ def read_host(attempt: Attempt) -> HostRecord:
         node_setup_end=fields.moment("node_setup_end"),
         node_setup=tuple(_failed_on_nodes(attempt)) if fields.flag("node_setup_failed") else (),
         problem=fields.problem,
-        unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
+        unfit=unfit,
         rank_count=fields.whole("ranks"),
-        left_out=tuple(
-            LeftOut(node, one.text("why"), one.text("by"))
-            for one in fields.tables("left_out")
-            if (node := one.text("node"))
-        ),
+        left_out=_left_out(fields, "left_out"),
+        excluded=_left_out(fields, "excluded") or tuple(LeftOut(node, "check", "") for node in unfit),
         lost=fields.texts("lost") if exit_code is not None else _missed(attempt, fields),
         script_node=fields.text("host"),
         job_state=fields.member("job_state", JobState),
@@ -206,6 +206,11 @@ def read_host(attempt: Attempt) -> HostRecord:
         copied=fields.whole("attempt") not in (None, attempt.number),
         grown=_grown(fields.table("grown")),
     )
+
+
+def _left_out(fields: Fields, name: str) -> tuple[LeftOut, ...]:
+    found = ((one.text("node"), one.text("why"), one.text("by")) for one in fields.tables(name))
+    return tuple(LeftOut(*one) for one in found if one[0])
 
 
 def _grown(fields: Fields) -> Grown | None:

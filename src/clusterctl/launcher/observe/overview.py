@@ -122,7 +122,8 @@ def timeline_events(status: Status, history: History) -> list[TimelineEvent]:
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
             if before and before.restarting:
-                where = " in the same job, on the same nodes"
+                new = [str(one) for one in host.left_out if one not in before.left_out]
+                where = f" in the same job, {'; '.join(new) or 'on the same nodes'}"
             began = max(host.start, status.record.created)  # the script records whole seconds
             found.append(TimelineEvent(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:

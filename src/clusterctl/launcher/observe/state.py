@@ -23,7 +23,7 @@ from clusterctl.shared.record.states import State
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
+    from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, LeftOut, RunEvidence
     from clusterctl.launcher.observe.measurements import Pace
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.shared.record.vocabulary import Number
@@ -80,14 +80,26 @@ class Status(Shown):
 
     @property
     def held_up_by(self) -> str:
-        """Why it has not started: Slurm's reason or the run it depends on, and nodes that failed their check."""
-        if self.state is State.QUEUED and self.attempt and self.attempt.unfit:
-            return ", ".join(filter(None, [self.reason, f"without {', '.join(self.attempt.unfit)}"]))
+        """Why it has not started: Slurm's reason or the run it depends on, and nodes that it no longer gets."""
+        if self.state is State.QUEUED and (nodes := ", ".join(one.node for one in self.left_out)):
+            return ", ".join(filter(None, [self.reason, f"without {nodes}"]))
         if not self.record.predecessors or not self.reason.startswith("Dependency"):
             return self.reason
         first, *others = dict.fromkeys(one.run for one in self.record.predecessors)
         text = f"after {first}" + (f" and {len(others)} more" if others else "")
         return f"never started: {text}" if self.state.ended else text
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The nodes that it goes on without: its last attempt, or the one that is queued."""
+        found = [
+            one
+            for attempt in self.attempts
+            if attempt.goes_on and attempt.number >= self.record.past_attempts
+            for one in attempt.excluded
+        ]
+        found += self.attempt.left_out if self.attempt and self.state is not State.QUEUED else ()
+        return tuple({one.node: one for one in found}.values())
 
     @property
     def metrics(self) -> dict[str, Number]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from clusterctl.shared.errors import SlurmError
 
 if TYPE_CHECKING:
     from clusterctl.launcher.slurm.queue import Allocation, ScriptEnd, Snapshot, Step, WaitingJob
+    from clusterctl.launcher.slurm.rules import Rules
     from clusterctl.shared.spec import Cluster
 
 TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout
@@ -154,6 +156,17 @@ class Slurm:
         answer = self.recent("scontrol", "show", "config", max_age=_CONFIGURATION_SECONDS)
         match = _MOST_ELEMENTS.search(answer.text)
         return int(match[1]) if match else _USUAL_ELEMENTS
+
+    def rules(self) -> Rules:
+        """The site's rules for jobs that it preempts, as of an hour ago at most; empty where Slurm does not answer."""
+        from clusterctl.launcher.slurm.rules import CONFIG, PARTITIONS, QOS, Rules  # late: only submissions need them
+
+        texts: list[str] = []
+        with suppress(SlurmError):
+            for words in (CONFIG, PARTITIONS, QOS):
+                if words is not QOS or Rules.of(texts[0], "").by_qos is not None:
+                    texts.append(self.recent(*words, max_age=_CONFIGURATION_SECONDS).text)
+        return Rules.of(*texts) if len(texts) > 1 else Rules()
 
     def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
         """The accounting records of these jobs and their steps; raises SlurmError if there is no accounting."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from clusterctl.shared.spec import Job
+
 CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "show", "partition")
 QOS = ("sacctmgr", "-n", "-P", "show", "qos", "format=Name,PreemptMode,GraceTime")
+_CANCELS = "Slurm cancels the jobs that it preempts"
 _CRED_EXPIRE = 120  # seconds, by default
 
 
@@ -27,6 +30,17 @@ class Preemption:
         return "CANCEL" in self.mode
 
 
+class Restarts(NamedTuple):
+    """How the queue starts a run again: "requeue" or "successor"; None: its batch script asks Slurm when it starts.
+
+    `cancels`: Slurm cancels the run's job when it preempts it. `words` are empty where Slurm shows nothing.
+    """
+
+    by: str | None
+    words: str = ""
+    cancels: bool = False
+
+
 @dataclass(frozen=True)
 class Rules:
     """`by_qos` is None unless the QOS decides what happens to a preempted job (PreemptType=preempt/qos)."""
@@ -34,20 +48,21 @@ class Rules:
     settings: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, Preemption] = field(default_factory=dict)
     by_qos: Mapping[str, Preemption] | None = None
+    default: str = ""  # partition
 
     @classmethod
     def of(cls, config: str, partitions: str, qos: str = "") -> Rules:
         """The rules in the answers to CONFIG, PARTITIONS and QOS; unknown lines are skipped (slurm.conf(5))."""
         settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(\S+)", config, re.MULTILINE))
-        modes = {}
+        modes, default = {}, ""
         for block in re.split(r"^(?=PartitionName=)", partitions, flags=re.MULTILINE):
-            found = dict(re.findall(r"(?:^|\s)(PartitionName|PreemptMode|GraceTime)=(\S+)", block))
+            found = dict(re.findall(r"(?:^|\s)(PartitionName|Default|PreemptMode|GraceTime)=(\S+)", block))
             if "PartitionName" in found and "PreemptMode" in found:
                 grace = f"{found['GraceTime']} s" if found.get("GraceTime", "0") != "0" else ""
                 modes[found["PartitionName"]] = Preemption(found["PreemptMode"].upper(), grace)
-        if settings.get("PreemptType") != "preempt/qos":
-            return cls(settings, modes)
-        return cls(settings, modes, dict(_of_qos(qos, settings.get("PreemptMode", ""))))
+                default = found["PartitionName"] if found.get("Default") == "YES" else default
+        decides = settings.get("PreemptType") == "preempt/qos"
+        return cls(settings, modes, dict(_of_qos(qos, settings.get("PreemptMode", ""))) if decides else None, default)
 
     @property
     def requeue_seconds(self) -> int:
@@ -61,6 +76,32 @@ class Rules:
         if self.by_qos is not None:
             what, modes, mine = "QOS", self.by_qos, qos
         return what, tuple(name for name, one in modes.items() if one.cancels and mine in (None, name))
+
+    @property
+    def jobs_are_changed(self) -> bool:
+        """Whether a plugin of the site may change a job without a word as it is submitted."""
+        plugins = (self.settings.get(name, "(null)") for name in ("JobSubmitPlugins", "CliFilterPlugins"))
+        return any(one != "(null)" for one in plugins)
+
+    def restarts(self, job: Job) -> Restarts:
+        """How the queue starts a run of `job` again, by `restart.by` or as far as Slurm shows what it does."""
+        what, modes = ("partition", self.partitions) if self.by_qos is None else ("QOS", self.by_qos)
+        named = job.resources.qos if what == "QOS" else job.resources.partition or self.default
+        names = named.split(",") if named else [*modes]
+        cancelling = [name for name in names if name in modes and modes[name].cancels]
+        cancels = bool(names) and cancelling == names
+        here = f"{what} {', '.join(cancelling)}"
+        requeued = f"by a requeue, at least {self.requeue_seconds} s after the end of an attempt"
+        if job.restart.by:
+            words = "in a job of its own" if job.restart.by == "successor" else requeued
+            return Restarts(job.restart.by, f"{words} (restart.by)", cancels)
+        if cancels:
+            return Restarts("successor", f"in a job of its own, because {_CANCELS} in {here}", cancels)
+        if cancelling:
+            return Restarts(None, f"{requeued}; in {here}, where {_CANCELS}, in a job of its own")
+        if names and all(name in modes for name in names):
+            return Restarts("requeue", requeued)
+        return Restarts(None)
 
     def lines(self, partition: str, qos: str) -> tuple[str, ...]:
         """What a user should know of them, a line each; nothing about what Slurm has not shown."""

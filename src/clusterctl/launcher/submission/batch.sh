@@ -80,7 +80,14 @@ echo "=== $cctl_number ===" # Slurm appends its messages about the job's end to 
 cctl_with_retries cctl_log_here
 
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
-printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
+# The seconds since the epoch into a variable, from bash 5 on with their fraction: a restart in the job takes less than one.
+# Without a program: a node that is shutting down may not start any more.
+cctl_time() {
+  local cctl_now=${EPOCHREALTIME/[!0-9]/.}
+  [[ $cctl_now =~ ^[0-9]+[.][0-9]+$ ]] || printf -v cctl_now '%(%s)T' -1
+  printf -v "$1" %s "$cctl_now"
+}
+cctl_time cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
@@ -99,7 +106,7 @@ cctl_put() { # file, content
 }
 cctl_record() { # name, further JSON fields
   local cctl_text
-  printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
+  printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %s%s}' \
     "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$cctl_nodes" "$cctl_start" \
     "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$cctl_setup_times$cctl_places$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
@@ -178,12 +185,15 @@ cctl_check_nodes() {
 cctl_node_setup_failed= # a field of host.json if one of its lines has failed
 cctl_set_up_nodes() {
   [ "${#cctl_node_setup[@]}" -gt 0 ] || return 0
-  cctl_setup_times=", \"node_setup_start\": $(printf '%(%s)T' -1)"
+  local cctl_moment
+  cctl_time cctl_moment
+  cctl_setup_times=", \"node_setup_start\": $cctl_moment"
   cctl_record host.json "" # for those who watch the run
   cctl_with_retries mkdir -p "$cctl_attempt/node_setup" &&
     cctl_on_each_node 0 --kill-on-bad-exit=1 --chdir="$cctl_run/work" "${cctl_node_setup[@]}"
   local cctl_ended=$?
-  cctl_setup_times+=", \"node_setup_end\": $(printf '%(%s)T' -1)"
+  cctl_time cctl_moment
+  cctl_setup_times+=", \"node_setup_end\": $cctl_moment"
   cctl_record host.json ""
   [ "$cctl_ended" -ne 0 ] || return 0
   [ -n "$cctl_signal" ] || ! cctl_await cctl_a_line_failed || cctl_node_setup_failed=', "node_setup_failed": true'
@@ -246,7 +256,7 @@ cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cct
     trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
   "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
-printf -v cctl_end '%(%s)T' -1
+cctl_time cctl_end
 
 cctl_superseded() {
   local cctl_later=$((cctl_number + 1))
@@ -362,7 +372,7 @@ cctl_may_start_again() {
   elif [ -n "$cctl_defect" ]; then cctl_has_spares
   elif [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
-  [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
+  [ "$((${SLURM_JOB_END_TIME:-$((${cctl_end%.*} + 3600))} - ${cctl_end%.*}))" -gt 60 ] || return # else the queue gives a new limit
   local cctl_step cctl_step_saved=-1
   cctl_step=$(cctl_last_step "$cctl_number")
   cctl_read_saved
@@ -449,13 +459,17 @@ cctl_leave_out() {
     (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_listed)" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
-cctl_exclude_broken() { # from the next start, beside those that are excluded by now
-  local cctl_job cctl_before=''
+cctl_exclude() { # why, nodes: from the next start, beside those that are excluded by now
+  local cctl_job cctl_node cctl_before=''
   cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
-  [ -n "$cctl_job" ] || { echo "clusterctl: cannot exclude $cctl_defect: no answer from scontrol" && return; }
+  [ -n "$cctl_job$cctl_unfit" ] || { echo "clusterctl: cannot exclude ${*:2}: no answer from scontrol" && return; }
   [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_before=${BASH_REMATCH[1]}
   [ "$cctl_before" != "(null)" ] || cctl_before=''
-  cctl_unfit=${cctl_before:+$cctl_before,}${cctl_defect// /,}
+  cctl_unfit=$cctl_before
+  for cctl_node in "${@:2}"; do
+    cctl_unfit+="${cctl_unfit:+,}$cctl_node"
+    cctl_excluded+="${cctl_excluded:+, }{\"node\": \"$cctl_node\", \"why\": \"$1\"}"
+  done
 }
 cctl_close() {
   cctl_end_standby
@@ -492,7 +506,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -514,6 +528,7 @@ cctl_problem=''
 cctl_taken='' # its nodes, for another job
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
+cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
 [ -n "$cctl_signal$cctl_asked" ] || ! cctl_gpu_broke || cctl_defect=${cctl_broken[*]}
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 cctl_short=''  # memory or time, if the run was short of that, and may go on with more
@@ -529,7 +544,11 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setu
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
-  [ -z "$cctl_defect" ] || cctl_exclude_broken
+  if [ -n "$cctl_defect" ]; then cctl_exclude gpu "${cctl_broken[@]}"
+  elif [ -n "$cctl_unfit" ]; then
+    IFS=, read -ra cctl_broken < <(echo "$cctl_unfit")
+    cctl_exclude check "${cctl_broken[@]}"
+  fi
   [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then

@@ -37,7 +37,7 @@ cctl_kernel_killed() {
 cctl_out_of_time() {
   [ -n "$cctl_grow_time" ] || return
   if [ -n "$cctl_asked" ]; then
-    [ -n "$cctl_stuck" ] && ! cctl_hung && [ $((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end)) -lt $((cctl_warning + 60)) ]
+    [ -n "$cctl_stuck" ] && ! cctl_hung && [ $((${SLURM_JOB_END_TIME:-$((${cctl_end%.*} + 3600))} - ${cctl_end%.*})) -lt $((cctl_warning + 60)) ]
     return
   fi
   [ "$cctl_signal" = TERM ] || return

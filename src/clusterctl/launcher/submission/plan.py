@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.environment import Environment
     from clusterctl.launcher.containers.runtimes import ContainerView
+    from clusterctl.launcher.slurm.rules import Restarts, Rules
     from clusterctl.launcher.submission.user_script import Option, ScriptPlan
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster, Job, Resources
@@ -143,6 +144,7 @@ class Plan:
     restarts: int = 0  # how often the queue may start it again
     by: str | None = None  # "requeue" or "successor" (successor.sh); None: as the site has it
     successors: int = 0  # how many jobs the submission queues to go on with the run
+    queue: Restarts | None = None  # how the queue starts it again, as Slurm showed before the submission
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
     standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
     grow: Grow = field(default_factory=Grow)
@@ -169,8 +171,17 @@ class Plan:
         return self.run.path / "slurm.log"
 
 
-def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpreter: str = sys.executable) -> Plan:
+def make_plan(
+    resolved: Resolved,
+    run: RunDir,
+    code: Path,
+    version: str,
+    interpreter: str = sys.executable,
+    rules: Rules | None = None,
+) -> Plan:
     """Decide how `resolved` runs in the directory of `run` with the snapshot at `code`. Pure: reads no files.
+
+    `rules` are those of its site, as far as Slurm shows them; not needed without restarts through the queue.
 
     Raises ConfigError for values that flags cannot express.
     """
@@ -260,6 +271,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         restarts=job.most_starts,
         by=job.restart.by or (None if cluster.is_slurm or cluster.successors else "requeue"),
         successors=0 if job.restart.by == "requeue" else min(cluster.successors, job.most_starts),
+        queue=rules.restarts(job) if rules and job.most_starts and cluster.is_slurm else None,
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
         standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,

@@ -95,6 +95,7 @@ def render(plan: Plan) -> str:
             "",
             part("grow.sh"),
         ]
+    cancels = "yes" if plan.queue and plan.queue.cancels else ""
     return "\n".join(
         [
             "#!/bin/bash",
@@ -107,6 +108,7 @@ def render(plan: Plan) -> str:
             f"cctl_restarts={plan.restarts} # how often the queue may start it again",
             f"cctl_by={plan.by or ''} # requeue or successor; empty: as the site has it",
             f"cctl_ahead={plan.successors} # how many the submission queues, where jobs may queue none",
+            f"cctl_cancels={cancels} # yes: Slurm cancels the jobs that it preempts; empty: ask it",
             f"cctl_most_fruitless={'' if plan.again is None else plan.again} # restarts in a row on the same nodes",
             f"cctl_progress={quote(plan.progress or '')} # files that show it, of a program of the user's own",
             f"cctl_environment={quote(environment)} # built from a lock file" if environment else "cctl_environment=",

@@ -107,7 +107,7 @@ cctl_arranging=
 cctl_arrange_successor() {
   [ "$cctl_restarts" -gt 0 ] && [ "$cctl_by" != requeue ] && [ "$cctl_agains" -eq 0 ] && [ "$cctl_ahead" -eq 0 ] &&
     ! cctl_read_successor && ! declare -F cctl_in_allocation >/dev/null || return 0
-  (trap '' TERM; { [ -n "$cctl_by" ] || cctl_site_ends_jobs; } && cctl_queue_successor) &
+  (trap '' TERM; { [ -n "$cctl_by$cctl_cancels" ] || cctl_site_ends_jobs; } && cctl_queue_successor) &
   cctl_arranging=$!
 }
 cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, and its partition or QOS

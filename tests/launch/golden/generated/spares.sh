@@ -19,6 +19,7 @@ cctl_ranks=4
 cctl_restarts=20 # how often the queue may start it again
 cctl_by= # requeue or successor; empty: as the site has it
 cctl_ahead=0 # how many the submission queues, where jobs may queue none
+cctl_cancels= # yes: Slurm cancels the jobs that it preempts; empty: ask it
 cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_progress='' # files that show it, of a program of the user's own
 cctl_environment=

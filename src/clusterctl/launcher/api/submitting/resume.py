@@ -12,7 +12,14 @@ import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, settings, typed
 from clusterctl.launcher.api.submitting.predecessors import Predecessors
 from clusterctl.launcher.api.submitting.rerun import resolved_from
-from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission, SweepPlan
+from clusterctl.launcher.api.submitting.submission import (
+    PastJob,
+    PlannedRun,
+    SentRun,
+    Submission,
+    SweepPlan,
+    rules_of,
+)
 from clusterctl.launcher.api.submitting.submit import DryRun
 from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_rows
 from clusterctl.launcher.checks.data_size import shares
@@ -73,7 +80,7 @@ def plan(run: RunDir, cluster: str | None = None, *, overrides: Overrides = ()) 
     where = load_cluster(cluster) if cluster else read_record(run).cluster
     resolved = resolved_again(run, where, settings(overrides))
     code = kept_code(run, project=has_project(resolved.job))
-    return DryRun(resolved, make_plan(resolved, run, code.folder, clusterctl.__version__))
+    return DryRun(resolved, make_plan(resolved, run, code.folder, clusterctl.__version__, rules=rules_of(resolved)))
 
 
 def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[RunDir]:
@@ -121,12 +128,11 @@ def send(
     waited_for = read_record(run).predecessors if never_began else ()
     predecessors, gone = Predecessors(waited_for, run.path.parent, resolved.cluster).without_removed()
     predecessors.check(resolved.job.resources)
-    plan = make_plan(resolved, run, code.folder, clusterctl.__version__)
+    plan = make_plan(resolved, run, code.folder, clusterctl.__version__, rules=rules_of(resolved))
     again = PlannedRun(plan, resolved, still_ended=still_ended)
     one = Submission([again], code, slurm, words, predecessors=predecessors, hold=hold, progress=progress)
     warnings = one.check()
-    one.send()
-    return (*gone, *warnings)
+    return (*gone, *warnings, *one.send())
 
 
 def _ended_job(run: RunDir) -> PastJob:
@@ -174,9 +180,9 @@ def resume_sweep(
     jobs = [resolved_again(one.record.run, where) for one in again]
     resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
     code, *codes = kept_codes([(first.run, has_project(first.job)), *resumed])
-    old = []
+    old, rules = [], rules_of(jobs[0]) if jobs else None
     for status, job, kept in zip(again, jobs, codes, strict=True):
-        plan = make_plan(job, status.record.run, kept.folder, clusterctl.__version__)
+        plan = make_plan(job, status.record.run, kept.folder, clusterctl.__version__, rules=rules)
         old.append(PlannedRun(plan, job, still_ended=partial(_still_ended, status), code=kept))
     wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
     runs = [*old, *planned(place, wanted, code, len(record.settings))]
@@ -203,8 +209,7 @@ def resume_sweep(
     )
     warnings = together.check()
     waited_for.check(runs[0].resolved.job.resources)
-    together.send()
-    return (*gone, *warnings)
+    return (*gone, *warnings, *together.send())
 
 
 def _known(record: SweepRecord) -> tuple[Status, ...]:

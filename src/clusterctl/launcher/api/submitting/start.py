@@ -173,12 +173,12 @@ def submit_stages(
             submission.predecessors.check_resources(one.job.resources)
     warnings: list[tuple[Check, ...]] = []
     for submission in prepared.values():
-        known = {check for found in warnings for check in found}  # of a project that all stages share
-        warnings.append(tuple(check for check in submission.check() if check not in known))
+        known = {check.message for found in warnings for check in found}  # of a project that all stages share
+        warnings.append(tuple(check for check in submission.check() if check.message not in known))
     sent: list[Submission] = []
     try:
-        for submission in prepared.values():
-            submission.send()
+        for number, submission in enumerate(prepared.values()):
+            warnings[number] += submission.send()
             sent.append(submission)
     except (ClusterctlError, OSError):
         undo(sent)
@@ -267,7 +267,7 @@ def sweep(
     )
     warnings = together.check()
     try:
-        together.send()
+        warnings += together.send()
     except OSError as error:
         raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
     return Sweep(place.path, warnings)

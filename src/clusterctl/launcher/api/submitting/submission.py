@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.submitting.verify import verify
-from clusterctl.launcher.checks.check import Check, warn
+from clusterctl.launcher.checks.check import Check, ok, warn
+from clusterctl.launcher.checks.job_rules import GOES_ON, restart_rules
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config.shown import SILENT
+from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
@@ -45,14 +47,14 @@ from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.launcher.api.submitting.predecessors import Predecessors
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
-    from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.queue import Allocation
+    from clusterctl.launcher.slurm.rules import Rules
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir, SweepDir
@@ -126,16 +128,17 @@ class Submission:
         """The warnings. Raises one error for everything that would make a run fail; imports images if needed."""
         plans, jobs = [one.plan for one in self.runs], [one.resolved for one in self.runs]
         found = verify(plans, jobs, self.slurm, self.progress, self.code)
+        notes = {note.message: note for plan in plans for note in restart_rules(plan)}
         if self.sweep and any(plan.successors for plan in plans):
             message = "no successors are queued for the runs of a sweep, although `successors` is set"
-            return (*found, warn("restarts", message, "submit runs that must go on in other jobs one by one"))
-        return found
+            notes[message] = warn("restarts", message, "submit runs that must go on in other jobs one by one")
+        return (*found, *notes.values())
 
-    def send(self) -> None:
-        """Copy the code, write all runs, and queue them. After an error everything is as before.
+    def send(self) -> tuple[Check, ...]:
+        """Copy the code, write all runs, and queue them; returns what the site has changed.
 
-        Except if sbatch does not answer (SlurmError, but not SlurmRefused): Slurm may have accepted the job, so the
-        directories by which it can be found are kept.
+        After an error everything is as before, except if sbatch does not answer (SlurmError, but not SlurmRefused):
+        Slurm may have accepted the job, so the directories by which it can be found are kept.
         """
         links = self._copied()
         # Determined again, since the preparation may have taken long.
@@ -156,6 +159,22 @@ class Submission:
                 if not self.allocation:  # where the run may have started
                     undo([self])
                 raise
+        return tuple(self._changed())
+
+    def _changed(self) -> Iterator[Check]:
+        """Whether a plugin of the site has switched requeueing off, which sbatch does not tell."""
+        queue, by = self.runs[0].plan.queue, self.runs[0].plan.by
+        if not self.jobs or not queue or queue.by == "successor" or not self.slurm.rules().jobs_are_changed:
+            return
+        try:
+            requeues = all(job.requeues for job in self.slurm.job(self.jobs[0]))
+        except SlurmError:  # the batch script asks again
+            return
+        if not requeues and by:
+            hint = "remove restart.by, so that the run goes on in a job of its own instead"
+            yield warn("restarts", f'this site has switched off requeueing, which `restart.by = "{by}"` needs', hint)
+        elif not requeues:
+            yield ok("restarts", f"{GOES_ON} in a job of its own, because this site has switched off requeueing")
 
     def _copied(self) -> list[dict[Path, Path]]:
         """Take the snapshot unless it exists, and make the module archives; the links to these for each run."""
@@ -295,6 +314,13 @@ class Submission:
         job = self.predecessors.submitted(call, [*waiting]) if self.predecessors else call(waiting)
         self.jobs.append(job)
         return job
+
+
+def rules_of(resolved: Resolved) -> Rules | None:
+    """The rules of the site by which the queue starts the run of `resolved` again; None if it does not."""
+    if resolved.script or not resolved.cluster.is_slurm or not resolved.job.most_starts:
+        return None
+    return Slurm.of(resolved.cluster).rules()
 
 
 def undo(sent: Sequence[Submission]) -> None:

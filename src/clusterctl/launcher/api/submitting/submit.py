@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
-from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, uncopied
+from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, rules_of, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
+from clusterctl.launcher.checks.check import Verdict
 from clusterctl.launcher.checks.data_size import batches
-from clusterctl.launcher.checks.job_rules import large_batch
+from clusterctl.launcher.checks.job_rules import GOES_ON, large_batch, restart_rules
 from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
@@ -41,7 +42,7 @@ from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.api.submitting.predecessors import Names, Predecessors
@@ -105,7 +106,7 @@ def load(
 
 @dataclass(frozen=True)
 class DryRun(Shown):
-    """What `submit` would submit. Nothing was written, and Slurm was asked only about runs to wait for."""
+    """What `submit` would submit. Nothing was written; Slurm was asked only about runs to wait for, and its rules."""
 
     resolved: Resolved
     plan: Plan
@@ -141,6 +142,11 @@ class DryRun(Shown):
     def environment(self) -> str:
         """What is or will be in the environment that its lock file asks for; empty without one."""
         return str(self.plan.environment or "")
+
+    @property
+    def restarts(self) -> str:
+        """How the queue starts the run again at this site; empty if it does not, or if Slurm does not show it."""
+        return f"{GOES_ON} {self.plan.queue.words}" if self.plan.queue and self.plan.queue.words else ""
 
     @property
     def idle(self) -> str:
@@ -181,14 +187,19 @@ class DryRun(Shown):
 
     @property
     def warnings(self) -> tuple[Check, ...]:
-        """Warnings about the batches, without further checks."""
-        return tuple(large_batch(self.batches))
+        """Warnings about the batches and restarts, without further checks."""
+        return (*large_batch(self.batches), *self._restart_warnings)
+
+    @property
+    def _restart_warnings(self) -> Iterator[Check]:
+        return (check for check in restart_rules(self.plan) if check.verdict is Verdict.WARN)
 
     def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
         """The warnings. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
         code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
-        return verify([self.plan], [self.resolved], slurm, SILENT, code, build=False)
+        found = verify([self.plan], [self.resolved], slurm, SILENT, code, build=False)
+        return (*found, *self._restart_warnings)
 
     def ask_slurm(self) -> str:
         """Slurm's message about whether and when it would start (sbatch --test-only). Raises SlurmError."""
@@ -243,8 +254,8 @@ def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, over
 def send(one: Submission) -> SentRun:
     """Check and send the submission of a single run."""
     warnings = one.check()
-    one.send()
-    return SentRun(one.runs[0].plan.run, warnings, one.runs[0].resolved.job)
+    changed = one.send()
+    return SentRun(one.runs[0].plan.run, (*warnings, *changed), one.runs[0].resolved.job)
 
 
 @dataclass(frozen=True)
@@ -342,7 +353,7 @@ def _planned(
     resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None, suffix: str | None = None
 ) -> Plan:
     run = RunDir(runs / f"{resolved.job.name}-{suffix or new_suffix()}")
-    plan = make_plan(resolved, run, code, clusterctl.__version__)
+    plan = make_plan(resolved, run, code, clusterctl.__version__, rules=None if allocation else rules_of(resolved))
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.past_runs import with_auto
-from clusterctl.launcher.api.submitting.submission import PlannedRun
+from clusterctl.launcher.api.submitting.submission import PlannedRun, rules_of
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
@@ -142,9 +142,10 @@ def planned(place: SweepDir, wanted: SweepJobs, code: Code, start: int = 0) -> l
         }
         plan = make_plan(wanted.jobs[0], RunDir(place.array(0).path), code.folder, clusterctl.__version__)
         return [PlannedRun(plan, wanted.jobs[0], fields)]
+    rules = rules_of(wanted.jobs[0]) if wanted.jobs else None
     return [
         PlannedRun(
-            make_plan(one, place.run(number), code.folder, clusterctl.__version__),
+            make_plan(one, place.run(number), code.folder, clusterctl.__version__, rules=rules),
             one,
             {"sweep": {"id": place.id, "settings": row}},
         )

@@ -101,8 +101,8 @@ def summary(examined: PostMortem) -> Markup:
     headline = tag("span", state_text(status), class_=f"state {state_class(status.state)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
-    if status.attempt and status.attempt.left_out:
-        shown.append(tag("p", "; ".join(map(str, status.attempt.left_out)), class_="faint"))
+    if status.left_out:
+        shown.append(tag("p", "; ".join(map(str, status.left_out)), class_="faint"))
     if lesson:
         shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
     if examined.findings and eventful:
@@ -179,9 +179,8 @@ def phases(examined: PostMortem) -> Markup:
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
     shown = examined.timeline_events[-_MOST_EVENTS:]
     restarted = list(restarts(examined))
-    titles = [
-        tag("th", title) for title in ("attempt", "started again", "ranks after", "next step after", "steps repeated")
-    ]
+    costs_of = ("attempt", "started again", "noticed after", "ranks after", "next step after", "steps repeated")
+    titles = [tag("th", title) for title in costs_of]
     costs = table(restarted[-_MOST_ATTEMPTS:], *titles) if restarted else Markup()
     events = [
         tag(
@@ -198,7 +197,7 @@ def phases(examined: PostMortem) -> Markup:
 
 
 def restarts(examined: PostMortem) -> Iterator[Markup]:
-    """What each restart cost, as rows: from the last step until the ranks began and until the next step."""
+    """What each restart cost, as rows: from the last step to the attempt's end, the next ranks, and the next step."""
     attempts = examined.history.attempts
     for one in examined.history.resumptions:
         timeline = attempts.get(one.attempt)
@@ -206,7 +205,7 @@ def restarts(examined: PostMortem) -> Iterator[Markup]:
         host = attempts[before].host if before is not None else None
         how = "in the same job" if host and host.restarting else "through the queue"
         began = timeline.first_event if timeline else None
-        waits = [_between(one.stopped, time) for time in (began, one.resumed)]
+        waits = [_between(one.stopped, time) for time in (host.end if host else None, began, one.resumed)]
         yield tag("tr", *(tag("td", text) for text in (str(one.attempt), how, *waits, f"{one.undone:,.0f}")))
 
 
