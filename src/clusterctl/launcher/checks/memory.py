@@ -35,6 +35,7 @@ from clusterctl.shared.spec.values import mebibytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from clusterctl.launcher.checks.data_size import EdgeType
     from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.shared.spec import Job
 
@@ -42,9 +43,10 @@ MIB = 1 << 20
 # Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
 # hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
 # prepares some data sets.
-_NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 40 * MIB
-_PYG_MODELS = 155 * MIB  # and its layers
+_NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 45 * MIB
+_PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
+_SCATTERED, _SCATTERED_MORE, _LITTLE = 1.3, 0.9, 60 * MIB  # as much if tensors vary, fitted to `taobao`: task/heap.py
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
@@ -57,6 +59,7 @@ _SPARE = 1.25  # of the memory that an evaluation of the whole graph must find (
 _PAIRS_AT_ONCE = 65536  # scored in an evaluation of links
 _SEEDS_AT_ONCE = 128  # of a piece of a model of PyG
 _PRODUCTS_AT_ONCE = 20_000_000  # when Taobao's data is prepared
+_TASTES = 4  # of users, each with its own items, in generated data
 _MOST_NEIGHBOURS = 250  # taken for an item if its fan-out is -1
 _PARAMETERS = {"GraphSAGE": 2, "GCN": 1, "GAT": 1, "GIN": 2, "PNA": 16, "EdgeCNN": 3}  # of a layer, beside its widths
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
@@ -89,7 +92,8 @@ class _Live:
 
     `evaluation` is what a rank needs only there, `shared_evaluation` what a node does. `graph` is what a GPU holds of
     the data, and `libraries` what a rank imports beyond torch. `whole` is what the first rank needs instead of its
-    `evaluation` if there is room for it, with a quarter more.
+    `evaluation` if there is room for it, with a quarter more. `varies` tells whether the sizes of tensors differ from
+    step to step, so that freed blocks are of less use for the next ones.
     """
 
     graph: float
@@ -101,6 +105,7 @@ class _Live:
     shared_evaluation: float
     libraries: int = 0
     whole: float = 0.0
+    varies: bool = False
 
 
 def estimate(job: Job) -> Estimate | None:
@@ -130,7 +135,10 @@ def estimate(job: Job) -> Estimate | None:
 
     def rank(evaluation: float) -> float:
         less, more = sorted((live.step, evaluation))
-        return _RANK + live.libraries + live.weights + live.samples + more + _LEFT * less
+        used = more + _LEFT * less
+        if live.varies:
+            used = _SCATTERED * used + _SCATTERED_MORE * max(0.0, used - _LITTLE)
+        return _RANK + live.libraries + live.weights + live.samples + used
 
     shared = _NODE + live.shared + live.shared_evaluation
     training = shared + tasks * rank(live.evaluation)
@@ -330,17 +338,15 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
     evaluation = (at_once + 3 * own * width) * weight
     if kept.on_disk:  # as are the tables between the layers
-        evaluation = (
-            max(
-                _piece_from_disk(
-                    size, kind, width if train.model == "rgat" else max(size.features, width), width, options
-                )
-                for kind in size.edges
-            )
-            * weight
-            + 16 * own * weight
+        read = width if train.model == "rgat" else max(size.features, width)
+        evaluation = max(_piece_from_disk(size, kind, read, options, ranks) for kind in size.edges) * weight
+        evaluation += 16 * own * weight
+    in_piece = min(_EDGES_AT_ONCE, max(size.edges.values()))
+    if kept.on_disk:
+        in_piece = min(
+            in_piece, _AT_ONCE_FROM_DISK * max(size.edges[kind] / size.nodes[kind[2]] for kind in size.edges)
         )
-    most_edges = max(min(_EDGES_AT_ONCE, max(size.edges.values())), *(max(hop.values()) for hop in drawn))
+    most_edges = max(in_piece, *(max(hop.values()) for hop in drawn))
     table = nodes * size.features * value
     shared = table if train.precision != "float32" else 0
     return _Live(
@@ -356,13 +362,13 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     )
 
 
-def _piece_from_disk(size: DataSize, kind: Any, read: int, width: int, options: GatOptions) -> float:
-    """The numbers that an evaluation holds for a piece of these edges, and for the next one, which is read meanwhile."""
-    source, _, target = kind
-    targets = min(_AT_ONCE_FROM_DISK, size.nodes[target])
+def _piece_from_disk(size: DataSize, kind: EdgeType, read: int, options: GatOptions, ranks: int) -> float:
+    """The numbers that an evaluation holds for a piece of these edges, and the next one, which is read meanwhile."""
+    (source, _, target), width = kind, options.heads * options.hidden
+    targets = min(_AT_ONCE_FROM_DISK, -(-size.nodes[target] // ranks))
     edges = min(float(_EDGES_AT_ONCE), size.edges[kind] * targets / max(1, size.nodes[target]))
-    rows = targets + distinct(edges, size.nodes[source])
-    return 2 * rows * read + rows * width + _products(edges, width, options.heads) + 2 * edges * _RENUMBERED / 4
+    rows = min(size.nodes[source], targets + distinct(edges, size.nodes[source]))
+    return 2 * rows * read + rows * width + max(_products(edges, width, options.heads), 13 * edges) + 12 * edges
 
 
 def _products(edges: float, width: int, heads: int) -> float:
@@ -494,10 +500,11 @@ def _links(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
         shared=0,
         weights=3 * own * width * weight + 14 * width * width * weight * _ADAM + 16 * (examples + 4 * scored),
         samples=_AHEAD * (8 * drawn + 24 * (of_users + outer)),
-        step=(3 * (of_users + outer) + 14 * inner + 20 * batch) * width * weight,
+        step=((3 if ranks == 1 else 7) * (of_users + outer) + 14 * inner + 20 * batch) * width * weight,
         evaluation=max(encoded, own * width + 6 * width * min(pairs, _PAIRS_AT_ONCE)) * weight + 24 * scored,
         shared_evaluation=(3 * items + users) * width * weight,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
+        varies=True,
     )
 
 
@@ -528,10 +535,11 @@ def _preparing(size: DataSize) -> tuple[float, float]:
         case "tu":
             return _PYG, 100 * edges + 8 * features + 20_000 * size.graphs
         case "taobao":  # engine/data/taobao.py: the events, and products of users with items in common
-            events = 5 * size.edges["item", "rev_to", "user"] / 4
-            products = 2 * events * events / max(1, size.nodes["user"])
+            examples = size.edges["item", "rev_to", "user"]
+            products = 1.9 * examples * examples / max(1, size.nodes["user"])
             several = min(products, _PRODUCTS_AT_ONCE)
-            return _SCIPY, 100 * events + 20 * distinct(several, size.nodes["item"] ** 2 * several / max(1, products))
+            together = distinct(several, round(size.nodes["item"] ** 2 * several / max(1, products) / _TASTES))
+            return _SCIPY, 100 * examples * 5 / 4 + 36 * together
         case "ogb":  # engine/data/ogb.py
             return 0, 4 * edges + 60 * nodes + 400 * MIB
         case _:  # engine/data/igb.py
