@@ -51,8 +51,9 @@ _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the m
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
+_READERS, _MOST_READ = 3, 32 * MIB  # times as much as a file, of threads with a buffer and a heap of their own
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
-_RENUMBERED = 52  # bytes of an edge whose ends are counted anew, in an evaluation from disk
+_RENUMBERED = 36  # bytes of an edge whose ends are counted anew, in an evaluation from disk
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
 _ADAM = 4  # values, gradients and two moments
 _SPARE = 1.25  # of the memory that an evaluation of the whole graph must find (engine/training/own/forward_memory.py)
@@ -290,7 +291,7 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     return _Live(
         graph=table * (kept.in_memory + cached) + 4 * size.num_edges + 8 * nodes,
         shared=shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees + kept.readers,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
         step=step,
         evaluation=evaluation,
@@ -352,7 +353,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     return _Live(
         graph=table * kept.in_memory + 4 * size.num_edges + 8 * nodes,
         shared=shared if kept.in_memory else kept.shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)),
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
         samples=_AHEAD
         * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
         step=step,
@@ -385,6 +386,12 @@ class _Features:
     shared: float
     row: float  # bytes of a fetched one
     sent: float  # bytes of a row, and of one that another rank has requested
+    files: tuple[float, ...] = ()  # bytes of each type's features
+
+    @property
+    def readers(self) -> float:
+        """The bytes of the threads that read features, and a table between two layers, of a rank."""
+        return sum(_READERS * min(table, _MOST_READ) for table in self.files) if self.on_disk else 0
 
     def fetched(self, rows: float) -> float:
         """The bytes of a batch of so many rows and the next one, beside what is computed of them."""
@@ -401,33 +408,47 @@ def _features(job: Job, size: DataSize, value: int, ranks: int) -> _Features:
         return _Features(False, False, own + copies, width * value, 2 * (1 - 1 / nodes) * width * stored)
     if data.cache is not None and not data.is_split:
         table = size.num_nodes * (width * value + 4)
-        return _Features(False, True, min(table, cache), width * value, 0)
+        files = tuple(count * width * value for count in size.nodes.values())
+        return _Features(False, True, min(table, cache), width * value, 0, files)
     return _Features(True, False, 0, width * value, 0)
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """The numbers that a layer of PyG holds for a row or an edge, by its widths before and after.
+    """The numbers that a layer of PyG holds for a row or an edge: the most of `ways`, times its widths before and after.
 
     `earlier` are those of each layer before it, which the backward pass needs; without one, only the features remain.
     """
 
-    before: float
-    after: float
+    ways: tuple[tuple[float, float], ...]
     fixed: float
     earlier: tuple[float, float] = (0.0, 0.0)
+
+    def of(self, before: int, after: int) -> float:
+        return max(one * before + other * after for one, other in self.ways) + self.fixed
 
 
 # Of the layers with their default options, for rows and edges: in a forward pass, and with the backward pass. Fitted to
 # `own.pyg_inference.need_of`, which measures them, and compared with it by a test.
+_ONCE = _Cost(((1, 0),), 12)
 _LAYERS = {
-    "GraphSAGE": ((_Cost(3, 0, 5), _Cost(1, 0, 12)), (_Cost(3, 0, 5, (2, 1.3)), _Cost(1, 0, 12))),
-    "GCN": ((_Cost(1, 4, 9), _Cost(0, 2, 17)), (_Cost(1, 4, 12), _Cost(0, 2, 20))),
-    "GAT": ((_Cost(1, 4, 11), _Cost(0, 2, 17)), (_Cost(1, 4, 11, (1, 3.5)), _Cost(0, 4, 19, (0, 1)))),
-    "GIN": ((_Cost(4, 0, 4), _Cost(1, 0, 12)), (_Cost(4, 0, 4, (2, 1)), _Cost(1, 0, 12))),
-    "PNA": ((_Cost(27, 0, 4), _Cost(6, 0, 12)), (_Cost(36.5, 0, 4, (20.2, 0)), _Cost(8.4, 0, 12, (3, 0)))),
-    "EdgeCNN": ((_Cost(1, 2, 4), _Cost(5, 1, 12)), (_Cost(1, 2, 4, (0, 6)), _Cost(5, 1, 12, (2, 2)))),
+    "GraphSAGE": ((_Cost(((3, 0), (1, 3)), 5), _ONCE), (_Cost(((3, 0), (1, 3)), 5, (2, 1.3)), _ONCE)),
+    "GCN": ((_Cost(((1, 4),), 9), _Cost(((0, 2),), 17)), (_Cost(((1, 4),), 12), _Cost(((0, 2),), 20))),
+    "GAT": (
+        (_Cost(((1, 4),), 11), _Cost(((0, 2),), 17)),
+        (_Cost(((1, 4),), 11, (1, 3.5)), _Cost(((0, 4),), 19, (0, 1))),
+    ),
+    "GIN": ((_Cost(((4, 0), (1, 2.2)), 4), _ONCE), (_Cost(((4, 0), (1, 2.2)), 4, (2, 1)), _ONCE)),
+    "PNA": (
+        (_Cost(((27, 0), (1, 3)), 4), _Cost(((6, 0),), 12)),
+        (_Cost(((36.5, 0), (1, 5.5)), 4, (20.2, 0)), _Cost(((8.4, 0),), 12, (3, 0))),
+    ),
+    "EdgeCNN": (
+        (_Cost(((1, 2),), 4), _Cost(((5, 0), (4, 2)), 12)),
+        (_Cost(((1, 2), (0, 7.3)), 4, (0, 3)), _Cost(((5, 1), (2, 6)), 14, (2, 2))),
+    ),
 }
+_APART = {"PNA"}  # whose rows and edges take most at different moments
 _ANY_VALUE = {"hidden_channels", "dropout", "act", "act_first", "improved", "aggr", "bias", "eps", "train_eps"}
 
 
@@ -438,15 +459,16 @@ def pyg_numbers(
 
     `widths` are those before and after the layers, `rows` and `edges` the ones that each layer gets.
     """
-    total = 0.0
+    found = []
     for cost, counts in zip(_LAYERS[model][trains], (rows, edges), strict=True):
         most = earlier = 0.0
         for layer, (before, after) in enumerate(pairwise(widths)):
             kept = max(earlier, rows[0] * widths[0] if layer and counts is rows else 0)
-            most = max(most, (cost.before * before + cost.after * after + cost.fixed) * counts[layer] + kept)
+            most = max(most, cost.of(before, after) * counts[layer] + kept)
             earlier += (cost.earlier[0] * before + cost.earlier[1] * after) * counts[layer]
-        total += most
-    return total
+        found.append(most)
+    of_rows, of_edges = found
+    return max(of_rows, of_edges + rows[0] * widths[0]) if model in _APART else of_rows + of_edges
 
 
 def _pyg(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, ranks: int) -> _Live | None:
@@ -472,7 +494,7 @@ def _pyg(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, r
     return _Live(
         graph=table * kept.in_memory + 4 * edges + 8 * nodes,
         shared=kept.shared + table * (kept.in_memory and train.precision != "float32"),
-        weights=parameters * weight * (_ADAM + bool(train.patience)),
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
         samples=_AHEAD * (24 * sum(drawn) + 32 * sum(reached)),
         step=pyg_numbers(train.model, widths, *of_layers, trains=True) * weight + kept.fetched(reached[-1]) / 2,
         evaluation=pyg_numbers(train.model, widths, [around[-1]] * layers, [sum(into)] * layers) * weight,
