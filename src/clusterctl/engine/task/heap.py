@@ -1,8 +1,8 @@
 """The heap of a rank, which keeps freed memory: given back to the kernel when too much of it is of no use.
 
 Ranks without GPUs keep what they free, since fetching pages anew takes time. But glibc before 2.38 does not reuse a
-freed block for an equal aligned one, which torch's tensors are (https://sourceware.org/bugzilla/show_bug.cgi?id=14581): where
-their sizes differ from step to step, the heap grows with every step.
+freed block for an equal aligned one, which torch's tensors are (bug 14581 of sourceware.org): where their sizes differ
+from step to step, the heap grows with every step.
 """
 
 from __future__ import annotations

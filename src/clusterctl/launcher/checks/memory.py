@@ -52,6 +52,7 @@ _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
 _READERS, _MOST_READ = 3, 32 * MIB  # times as much as a file, of threads with a buffer and a heap of their own
+_READ_AHEAD = 1.5  # batches of rows from disk that exist at once, beside what is computed of them; fitted
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
 _RENUMBERED = 36  # bytes of an edge whose ends are counted anew, in an evaluation from disk
 _EDGES_AT_ONCE = 1 << 19  # edges of a piece of an evaluation with attention
@@ -342,7 +343,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         read = width if train.model == "rgat" else max(size.features, width)
         evaluation = max(_piece_from_disk(size, kind, read, options, ranks) for kind in size.edges) * weight
         evaluation += 16 * own * weight
-    in_piece = min(_EDGES_AT_ONCE, max(size.edges.values()))
+    in_piece = float(min(_EDGES_AT_ONCE, max(size.edges.values())))
     if kept.on_disk:
         in_piece = min(
             in_piece, _AT_ONCE_FROM_DISK * max(size.edges[kind] / size.nodes[kind[2]] for kind in size.edges)
@@ -395,7 +396,7 @@ class _Features:
 
     def fetched(self, rows: float) -> float:
         """The bytes of a batch of so many rows and the next one, beside what is computed of them."""
-        return 0 if self.in_memory else rows * (2 * self.row + self.sent)
+        return 0 if self.in_memory else rows * (self.row * (_READ_AHEAD if self.on_disk else 2) + self.sent)
 
 
 def _features(job: Job, size: DataSize, value: int, ranks: int) -> _Features:
@@ -415,7 +416,7 @@ def _features(job: Job, size: DataSize, value: int, ranks: int) -> _Features:
 
 @dataclass(frozen=True)
 class _Cost:
-    """The numbers that a layer of PyG holds for a row or an edge: the most of `ways`, times its widths before and after.
+    """The numbers that a layer of PyG holds for a row or an edge: the most of `ways`, times its widths.
 
     `earlier` are those of each layer before it, which the backward pass needs; without one, only the features remain.
     """
