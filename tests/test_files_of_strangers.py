@@ -89,6 +89,7 @@ READERS = {
     "launcher/slurm/shared.py": OURS,
     "engine/task/meeting.py": KERNEL,
     "engine/workloads/command.py": "folders, without following links",
+    "engine/task/heap.py": KERNEL,
     "engine/task/memory_need.py": KERNEL,
     "engine/task/node_telemetry.py": KERNEL,
     "engine/training/checkpoint.py": WRITES,

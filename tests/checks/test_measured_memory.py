@@ -1,8 +1,8 @@
 """The memory of a training by formula, beside the peaks of real runs, and beside what a model of PyG really holds.
 
 Each row is a run on emulated nodes: its workload, its data, nodes x tasks per node, its settings, and the most MiB that
-a node needed (`usage`). `benchmarks/memory_formula.py` measures such rows anew. The sizes of a data set are all that the
-formula reads of it.
+a node needed (`usage`). `benchmarks/memory_formula.py` measures such rows anew. Of a data set, the formula only reads
+the sizes.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ def test_a_process_that_grows_with_every_step_gives_memory_back_before_it_has_ha
     sizes = [(base + step * number) * MIB for number in range(4000 // step)]
     found = given_back(sizes)
     settled = base + 3 * step
-    expected = next((place for place, size in enumerate(sizes) if size > (1.25 * settled + 32) * MIB and place > 3), None)
+    expected = next(
+        (place for place, size in enumerate(sizes) if size > (1.25 * settled + 32) * MIB and place > 3), None
+    )
     assert (found[0] if found else None) == expected
 
 
