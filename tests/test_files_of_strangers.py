@@ -90,6 +90,7 @@ READERS = {
     "engine/task/meeting.py": KERNEL,
     "engine/workloads/command.py": "folders, without following links",
     "engine/task/gpus.py": KERNEL,
+    "engine/task/heap.py": KERNEL,
     "engine/task/node_usage.py": KERNEL,
     "engine/training/checkpoint.py": WRITES,
     "engine/training/own/forward_memory.py": KERNEL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zipfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from clusterctl.shared.spec import Batches, GatOptions, Job, from_record
 GIB, MIB = 1 << 30, 1 << 20
 ARXIV, PAPERS = "ogbn-arxiv", "ogbn-papers100M"
 BUILT_IN = {
+    "taobao": {"generated": 0.01},
     "synthetic": {"avg_num_nodes": 50_000},
     "node-classification": {"model": "rgat", "generated": 1e-4},
 }
@@ -88,17 +88,17 @@ def test_sizes_of_several_types_are_those_that_are_generated(tmp_path: Path) -> 
 
 
 def test_a_model_or_a_program_of_the_users_own_and_missing_data_have_no_estimate(tmp_path: Path) -> None:
-    with_cache = partial(on_disk, cache="1G")
     own = [
         job("node-classification", CORA, model="mine:Net"),
         job("link-prediction", CORA, model="mine:Net"),
         job("command"),
         job("reddit"),
-        job("taobao", generated=0.01),
+        job("taobao"),
         job("reddit", tmp_path),
-        job("node-classification", CORA, model="GraphSAGE"),
-        with_cache(job("node-classification", CORA, model="gat")),
-        with_cache(job("reddit", CORA), placement="split"),
+        job("node-classification", CORA, model="GraphSAGE", options={"jk": "cat"}),
+        job("node-classification", CORA, model="PNA", options={"towers": 2}),
+        job("node-classification", CORA, model="GCN", batch="graph"),
+        job("node-classification", CORA, model="GCN", sampler="mine:Sampler"),
     ]
     assert [*map(estimate, own)] == [None] * len(own)
 
@@ -139,7 +139,7 @@ def test_attention_that_is_compiled_has_numba_in_every_rank() -> None:
         assert (max(size.edges.values()) * width >= WORTH_COMPILING) is is_compiled
         live = _live(of, size, Batches(of.train, 1))  # type: ignore[arg-type]
         assert live is not None
-        assert live.compiled is is_compiled
+        assert (live.libraries > 0) is is_compiled
 
 
 def header(text: str, array: str = "feature") -> bytes:
@@ -197,7 +197,8 @@ def test_more_ranks_larger_batches_and_wider_numbers_never_need_less(
     assert training(job(workload, tasks=tasks + 1, **train)) >= one
     spared = tasks * 256 * MIB if workload == "node-classification" else 0  # where attention begins to be compiled
     assert training(job(workload, tasks=tasks, **train | {"batch_size": batch * 2})) >= one - spared
-    assert training(job(workload, tasks=tasks, nodes=2, **train)) <= one * 1.01, "shared by more nodes"
+    exchanged = 1.3 if workload == "taobao" else 1.01  # rows that ranks send each other
+    assert training(job(workload, tasks=tasks, nodes=2, **train)) <= one * exchanged, "shared by more nodes"
     if precision == "float32":
         assert training(job(workload, tasks=tasks, **train | {"precision": "float64"})) > one
 

@@ -16,6 +16,7 @@ import torch
 
 from clusterctl.engine.graph.embeddings import ShardedTable, whole_weights
 from clusterctl.engine.graph.hashing import ReplayedKeys
+from clusterctl.engine.task.heap import Heap
 from clusterctl.engine.task.task import from_first
 from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.checkpoint import Checkpoints
@@ -93,6 +94,7 @@ def fit(
 
     accumulate = getattr(train, "accumulate", 1)
     halving, progress = Halving(train.stop_early, task), Progress(log, position, plan.seeds.numel(), task.device)
+    heap = Heap()
     for epoch in range(position.epoch, train.epochs + 1):
         log.epoch(epoch)
         objective.model.train()
@@ -110,6 +112,7 @@ def fit(
                 factor = schedule.factor(epoch, batch.step)
                 stops = progress.add(batch, train_step(batch, prepared, factor, checkpoints.due))
                 checkpoints.boundary(stops, progress.position, parts)
+                heap.look()
                 task.clock.enter("sampling")
         stops = progress.catch_up()
         checkpoints.boundary(stops, progress.position, parts)

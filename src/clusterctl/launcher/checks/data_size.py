@@ -30,6 +30,8 @@ from clusterctl.shared.spec.data_sizes import (
     IGB_FEATURES,
     IGB_NODES,
     TAOBAO_EVENTS,
+    TAOBAO_ITEMS,
+    TAOBAO_USERS,
     igb_count,
     igb_papers,
 )
@@ -151,6 +153,7 @@ EdgeType = tuple[str, str, str]
 _FAKE_FEATURES, _FAKE_CLASSES, _FAKE_DEGREE = 64, 10, 10  # PyG's FakeDataset
 _DEGREES = 128  # columns of the one-hot degree
 _CLASSES = 64  # assumed where no header shows it
+_TOGETHER = 250  # neighbours of an item, as in small generated data; no more than the fan-out of them counts
 _MOST_HEADER = 1 << 16
 _MOST = 1 << 48
 
@@ -199,6 +202,8 @@ def data_size(job: Job) -> DataSize | None:
                 return _ogb(root, undirected=job.data.undirected)
             case GraphClassificationTrain(features=kind) if root:
                 return _collection(root, kind)
+            case TaobaoTrain() if examples := training_set(job):
+                return _shop(examples.size)
     except (OSError, ValueError, KeyError):
         pass  # `data_rules` reports missing files, and the tasks report damaged ones
     return None
@@ -280,6 +285,14 @@ def _collection(root: Path, kind: str) -> DataSize:
     nodes = _lines(root / "raw" / f"{name}_graph_indicator.txt")
     features = {"ones": 1, "given": 32}.get(kind, _DEGREES)
     return DataSize({"": nodes}, {("", "", ""): _lines(edges, numbers=2)}, features, 2, graphs=graphs, raw="tu")
+
+
+def _shop(examples: int) -> DataSize:
+    """Users and items in the proportions of Taobao's data, and the training events; few items have no neighbours."""
+    scale = examples / (0.8 * TAOBAO_EVENTS)
+    users, items = (max(4, round(count * scale)) for count in (TAOBAO_USERS, TAOBAO_ITEMS))
+    edges = {("item", "rev_to", "user"): examples, ("item", "to", "item"): _TOGETHER * items}
+    return DataSize({"user": users, "item": items}, edges, 0, 2, raw="taobao")
 
 
 def _lines(path: Path, numbers: int = 1) -> int:

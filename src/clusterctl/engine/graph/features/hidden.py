@@ -6,8 +6,6 @@ disk, and read like the features.
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
 from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost, Fetched, FetchesAhead
 from clusterctl.engine.graph.storage import own_table, shared_table, table_in_file
+from clusterctl.engine.task.heap import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,14 +65,12 @@ def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -
 def trimmed(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     """The parts, for a file; now and then, the heap's free pages go back to the kernel.
 
-    Before 2.38, glibc does not reuse a freed block for an equal aligned one, which torch's tensors are: its heap grows
-    with every part (https://sourceware.org/bugzilla/show_bug.cgi?id=14581).
+    See `task.heap` for why the heap would grow with every part.
     """
     for number, part in enumerate(parts, 1):
         yield part
         if number % _PARTS == 0:
-            with suppress(AttributeError):  # only glibc has it
-                ctypes.CDLL(None).malloc_trim(0)
+            give_back()
 
 
 class RowsInFile:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.shared.spec import TaobaoTrain
 
-_PAIRS_AT_ONCE = 65536  # scored
+_PAIRS_AT_ONCE = 16384  # scored
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,8 @@ class PygInference(Generic[P]):
             yield nodes, self._of_whole().index_select(0, nodes)
             return
         free = free_memory(self._task.device)
+        if self._device.type == "cpu":  # the ranks of a node evaluate at the same time
+            free //= self._task.node.size()
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             for some, piece in self._fitting(seeds, free) if len(seeds) else ():
                 yield some, self._own.outputs([piece], self._around.fetched(piece))
