@@ -54,6 +54,25 @@ def test_a_request_far_above_what_three_runs_needed_gets_one_line_with_the_flags
     )
 
 
+def test_runs_that_have_not_started_are_not_read(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in them: a submission does not wait for it."""
+    runs = [fabricate(f"cora-2026010{number}-000000-aaaa", {}) for number in (1, 2, 3, 4)]
+    runs[0].attempts_folder.mkdir(exist_ok=True)
+    runs[1].attempts_folder.write_text("a file")
+    runs[2].attempts_folder.symlink_to(runs[2].attempts_folder)
+    runs[3].attempt(0).path.mkdir(parents=True)
+    finished(fabricate, 5), finished(fabricate, 6)
+
+    def read(*_: object) -> None:
+        raise AssertionError("runs were read")
+
+    monkeypatch.setattr("clusterctl.launcher.api.submitting.past_runs.past_needs", read)
+    assert advice(job_of(runs[0]), runs[0].path.parent) == ""
+    finished(fabricate, 7)
+    with pytest.raises(AssertionError, match="runs were read"):
+        advice(job_of(runs[0]), runs[0].path.parent)
+
+
 def test_a_request_just_above_what_they_needed_gets_the_larger_one(fabricate: Fabricate) -> None:
     runs = [finished(fabricate, number, gib=61) for number in (1, 2, 3)]
     assert advice(job_of(runs[0]), runs[0].path.parent) == (

@@ -354,9 +354,9 @@ def _submit_one(request: Request) -> None:
 
     run = options.asked_if_large(call, large=request.large_code)
     options.show_batches(run.batches)
-    options.show_advice(advice_on(run))
     options.warn_of(run.warnings)
     echo_run(run, request.output)
+    options.show_advice(advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
     if not (request.follow or request.wait):
         options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
     options.await_end([run], request.follow, request.wait, request.timeout)

@@ -1,6 +1,6 @@
 """What the last finished runs of the same job needed: `auto` takes it, and `submit` compares it with the request.
 
-What reads runs is imported only if there are enough of that name: a submission should not wait for it.
+What reads runs is imported only if enough of that name have started: a submission should not wait for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from clusterctl.launcher.config import runs_folder
 from clusterctl.launcher.config.resolution import AUTO, default_warning
 from clusterctl.launcher.observe.run_names import job_name, run_ids
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
@@ -130,7 +131,8 @@ def with_auto(resolved: Resolved, known: dict[object, Past] | None = None) -> Re
 
 def advice(job: Job, folder: Path) -> str:
     """One line if the last runs of `job` in `folder` needed far less than it requests, or nearly all; else empty."""
-    if sum(job_name(run) == job.name for run in run_ids(folder)) < COUNT:
+    of_this_name = islice((run for run in run_ids(folder) if job_name(run) == job.name), _MOST_READ)
+    if sum(_has_started(RunDir(folder / run)) for run in of_this_name) < COUNT:
         return ""
     from clusterctl.launcher.observe.needs import enough_memory, enough_time, memory_requested, written_memory
 
@@ -151,6 +153,13 @@ def advice(job: Job, folder: Path) -> str:
     if not parts:
         return ""
     return f"the last {COUNT} runs of this job needed at most {' and '.join(parts)}: {' '.join(enough)}"
+
+
+def _has_started(run: RunDir) -> bool:
+    try:
+        return bool(run.attempts())
+    except OSError:  # another user's
+        return False
 
 
 def advice_on(run: Run) -> str:
