@@ -38,7 +38,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(rows, weight, bias)
     line = rows.contiguous()[None, None].permute(0, 3, 1, 2)  # batch, channels, height, width: the bytes stay in place
     # With one pixel the dilation has no effect, except that torch then uses oneDNN on a single thread too.
-    return F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
+    pixels = F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)
+    return pixels.squeeze((0, 1))  # the gradient of pixels[0, 0] would be copied twice, into new zeros
 
 
 @cache
