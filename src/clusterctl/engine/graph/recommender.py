@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.convolutions import SageConv
@@ -76,7 +77,8 @@ class Recommender(nn.Module):
         hidden, through = self.first_layers(outer.mean(items), rows)
         encoded_items = self.items(of_items, hidden, hidden[: of_items.nodes.numel()])
         encoded_users = self.users(of_users, rows, through, users[: of_users.nodes.numel()])
-        return self.scores(encoded_users[pairs[0]], encoded_items[pairs[1]])
+        # Unlike that of an index, the gradient of an embedding adds whole rows, in parallel and in a fixed order.
+        return self.scores(F.embedding(pairs[0], encoded_users), F.embedding(pairs[1], encoded_items))
 
     def first_layers(self, means: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Both encoders' first layer over items, from their neighbours' `means` and their own `rows` [items, channels].
