@@ -76,7 +76,8 @@ class Recommender(nn.Module):
         rows = items[: outer.nodes.numel()]
         hidden, through = self.first_layers(outer.mean(items), rows)
         encoded_items = self.items(of_items, hidden, hidden[: of_items.nodes.numel()])
-        encoded_users = self.users(of_users, rows, through, users[: of_users.nodes.numel()])
+        users = users[: of_users.nodes.numel()]
+        encoded_users = self.users(of_users, rows, through, users)
         # Unlike that of an index, the gradient of an embedding adds whole rows, in parallel and in a fixed order.
         return self.scores(F.embedding(pairs[0], encoded_users), F.embedding(pairs[1], encoded_items))
 
