@@ -3,9 +3,9 @@
 128 features, 172 classes, 29 neighbours a node in both directions, and 1.1 % of the nodes are seeds. Three layers of
 GraphSAGE, width 256, fan-out 15/10/5, 1,024 seeds a step, uniform sampling; sampling and fetching run ahead.
 A figure is the wall time of a step times the cores it may use, divided by its seeds. Each measurement is a process of
-its own with the allocator of a run, in a memory cgroup of --memory, which needs root; at the default scale of 0.12, it
-is nearly full. The largest graph is measured with its features on disk, too, in a cgroup with room for the edges,
---cache and 2.25 GiB, for torch and two steps. The pages of a file are dropped from the page cache before.
+its own with the allocator of a run, in a memory cgroup of --memory, which needs root; the default graphs nearly fill it.
+The largest graph is measured with its features on disk, too, in a cgroup with room for the edges, 64 bytes a node,
+--cache and 2 GiB, for torch and two steps. The pages of a file are dropped from the page cache before.
 
 At the end, a line through the figures over the logarithm of the nodes is continued to the size of the real data set.
 Published figures for the same network, from whole epochs on clusters with other processors, network included:
@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         if not path.exists():
             generate(path, scale)
         table, edges = NODES * scale * 128 * 4, NODES * scale * 2 * 14.55
-        little = int(4 * edges / MEBIBYTE + options.cache + 2304)
+        little = int((4 * edges + 64 * NODES * scale) / MEBIBYTE + options.cache + 2048)
         places = ["memory", "disk"] if scale == max(options.scales) else ["memory"]
         for where in places:
             for precision, found in points.items():
