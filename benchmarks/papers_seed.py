@@ -3,7 +3,7 @@
 128 features, 172 classes, 29 neighbours a node in both directions, and 1.1 % of the nodes are seeds. Three layers of
 GraphSAGE, width 256, fan-out 15/10/5, 1,024 seeds a step, uniform sampling; sampling and fetching run ahead.
 A figure is the wall time of a step times the cores it may use, divided by its seeds. Each measurement is a process of
-its own with the allocator of a run, in a memory cgroup of --memory, which needs root; the default graphs nearly fill it.
+its own with the allocator of a run, in a memory cgroup of --memory, which needs root; the default nearly fills it.
 The largest graph is measured with its features on disk, too, in a cgroup with room for the edges, 64 bytes a node,
 --cache and 2 GiB, for torch and two steps. The pages of a file are dropped from the page cache before.
 
