@@ -34,6 +34,10 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.task.task import Task
+    from clusterctl.shared.spec import NodeTrain
+
 
 WIDTH, HIDDEN, CLASSES, DEGREE, GROUP = 768, 1024, 153, 21, 256
 BATCH, FAN_OUT, TRAIN = 256, (15, 10), 0.01
@@ -208,12 +212,8 @@ def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
 
 
 def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
-    """Our training steps, with sampling and fetching ahead as in a run."""
     from clusterctl.engine.graph.storage import Graph, load
     from clusterctl.engine.task.task import joined
-    from clusterctl.engine.training.epoch_plan import EpochPlan
-    from clusterctl.engine.training.loop import Learner, prefetched
-    from clusterctl.engine.training.objectives.node import NodeClassification
     from clusterctl.shared.node.events import Context
     from clusterctl.shared.spec import NodeTrain
 
@@ -222,23 +222,32 @@ def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
         graph = load(Graph, folder / "graph.pt")
         if cache is None:
             graph = replace(graph, x=graph.x.clone())
-        began = time.perf_counter()
-        objective = NodeClassification(graph, train, task, cache)
-        setup = time.perf_counter() - began
-        learner = Learner(objective, train, task)
-        plan = EpochPlan(objective.seeds, BATCH, 0, 0, 1)
-        objective.model.train()
-        batches = (batch for epoch in count(1) for batch in plan.batches(epoch))
-        laps = []
-        task.clock.restart("sampling")
-        for batch, prepared in prefetched(islice(batches, WARM + steps), objective.prepare):
-            if len(laps) == WARM:
-                began, used = time.perf_counter(), time.process_time()
-            step = learner.train_step(batch, prepared, 1.0, False)
-            (loss, _), lap = step.reading.read(), step.lap.read()
-            task.clock.enter("sampling")
-            laps.append(lap)
-        seconds, cpu = time.perf_counter() - began, time.process_time() - used
+        return trained(graph, train, task, cache, steps)
+
+
+def trained(graph: Graph, train: NodeTrain, task: Task, cache: int | None, steps: int) -> dict[str, float]:
+    """The mean of `steps` of our training steps after `WARM` ones, with sampling and fetching ahead as in a run."""
+    from clusterctl.engine.training.epoch_plan import EpochPlan
+    from clusterctl.engine.training.loop import Learner, prefetched
+    from clusterctl.engine.training.objectives.node import NodeClassification
+
+    began = time.perf_counter()
+    objective = NodeClassification(graph, train, task, cache)
+    setup = time.perf_counter() - began
+    learner = Learner(objective, train, task)
+    plan = EpochPlan(objective.seeds, train.batch_size, 0, 0, 1)
+    objective.model.train()
+    batches = (batch for epoch in count(1) for batch in plan.batches(epoch))
+    laps = []
+    task.clock.restart("sampling")
+    for batch, prepared in prefetched(islice(batches, WARM + steps), objective.prepare):
+        if len(laps) == WARM:
+            began, used = time.perf_counter(), time.process_time()
+        step = learner.train_step(batch, prepared, 1.0, False)
+        (loss, _), lap = step.reading.read(), step.lap.read()
+        task.clock.enter("sampling")
+        laps.append(lap)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - used
     found = {"step_ms": 1000 * seconds / steps, "cpu_ms": 1000 * cpu / steps, "setup_s": setup, "loss": loss}
     for name in ("sampling", "gathering", "cache_hit_rate", "bytes_read"):
         if name in laps[-1]:

@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.blocks import transposed
 from clusterctl.engine.graph.neighbors import max_duplicates, renumbered, sample_labor, sample_neighbors
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
-from clusterctl.engine.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
+from clusterctl.engine.graph.compiled import (
+    Renumbering,
+    sample_labor_compiled,
+    sample_neighbors_compiled,
+    transposed_compiled,
+)
 
 MakeGraph = Callable[..., Graph]
 NODES = 60
@@ -41,9 +47,10 @@ def test_compiled_neighbours_and_rows_match_plain_torch(
     plain = sample_neighbors(graph, targets, count, key, excluded, replace=replace)
     for _ in range(2):  # the second time, the map of rows has been used before
         fast = sample_neighbors_compiled(graph, targets, count, key, excluded, replace=replace)
-        for ours, theirs in zip(
-            [*fast, *renumbering(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
-        ):
+        sources, columns = renumbering(targets, fast[1])
+        by_source = transposed_compiled(columns, fast[0], len(sources))
+        plainly = [*plain, *renumbered(targets, plain[1]), *transposed(columns, plain[0], len(sources))]
+        for ours, theirs in zip([*fast, sources, columns, *by_source], plainly, strict=True):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
 

@@ -6,7 +6,7 @@ products of rows for cases in which torch picks the slower library (`linear`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 _WORTH_COMPILING = 1 << 26  # multiplications; oneDNN compiles a kernel, in about 0.5 ms, for every number of rows
@@ -49,7 +49,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(rows, weight, bias)
     line = rows.contiguous()[None, None].permute(0, 3, 1, 2)  # batch, channels, height, width: the bytes stay in place
     # With one pixel the dilation has no effect, except that torch then uses oneDNN on a single thread too.
-    return F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
+    pixels = F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)
+    return pixels.squeeze((0, 1))  # the gradient of pixels[0, 0] would be copied twice, into new zeros
 
 
 @cache
@@ -125,13 +126,36 @@ def rows_of(bounds: Tensor, entries: int, first: int = 0) -> Tensor:
     return numbers.repeat_interleave(bounds.diff(), output_size=entries)
 
 
+def row_bounds(rows: Tensor, count: int) -> Tensor:
+    """The offsets [count + 1] of each of `count` rows if these `rows` were sorted.
+
+    Like a cumulative `bincount`, which would synchronize a GPU to find the largest row. Integer sums are the same in
+    any order.
+    """
+    bounds = rows.new_zeros(count + 1)
+    bounds[1:].index_add_(0, rows, torch.ones_like(rows))
+    return bounds.cumsum_(0)
+
+
+def transposed(columns: Tensor, offsets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The bags that have each of `rows` rows: int32 offsets [rows + 1] and bags [edges], from those of the bags.
+
+    A row's bags ascend, so its gradients are added in the same order on every device.
+    """
+    counts = offsets.diff()
+    bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
+    by_edge = bags.repeat_interleave(counts, output_size=columns.numel())
+    return row_bounds(columns, rows), by_edge[columns.argsort(stable=True)]
+
+
 @dataclass(frozen=True)
 class Block:
     """The sampled edges into `nodes`, by target: those into `nodes[i]` are `offsets[i]` up to `offsets[i + 1]`.
 
     `columns` are the rows of the source table that hold each neighbour's values. In the outermost block the source
     table is the graph's feature table and `columns` are the neighbours themselves, so nothing is gathered or
-    renumbered. In the other blocks the first rows of the source table are those of `nodes`.
+    renumbered. In the other blocks the first rows of the source table are those of `nodes`. `transpose` is `transposed`
+    or a faster function for large graphs.
     """
 
     graph: Adjacency
@@ -139,6 +163,7 @@ class Block:
     offsets: Tensor  # int32 [targets + 1]
     neighbors: Tensor  # int32 [edges], node ids
     columns: Tensor  # int32 [edges], rows of the source table
+    transpose: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] = field(default=transposed, kw_only=True)
 
     @property
     def sampled(self) -> Tensor:
@@ -178,24 +203,13 @@ class Block:
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean of the neighbours' rows, zero for isolated nodes. Allocates no tensor of edges x channels."""
-        return _Mean.apply(table, self.columns, self.offsets)  # type: ignore[no-any-return, no-untyped-call]
+        return _Mean.apply(table, self.columns, self.offsets, self.transpose)  # type: ignore[no-any-return, no-untyped-call]
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
         """The sum of the neighbours' rows, each multiplied by its edge's weight."""
         return F.embedding_bag(
             self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
-
-
-def row_bounds(rows: Tensor, count: int) -> Tensor:
-    """The offsets [count + 1] of each of `count` rows if these `rows` were sorted.
-
-    Like a cumulative `bincount`, which would synchronize a GPU to find the largest row. Integer sums are the same in
-    any order.
-    """
-    bounds = rows.new_zeros(count + 1)
-    bounds[1:].index_add_(0, rows, torch.ones_like(rows))
-    return bounds.cumsum_(0)
 
 
 def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
@@ -217,23 +231,19 @@ class _Mean(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor) -> Tensor:
-        ctx.rows = table.size(0)
+    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor, transpose: Any) -> Tensor:
+        ctx.rows, ctx.transpose = table.size(0), transpose
         ctx.save_for_backward(columns, offsets)
         sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)
         return sums.div_(offsets.diff().clamp_(min=1)[:, None])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         columns, offsets = ctx.saved_tensors
         (gradient,) = gradients
-        counts = offsets.diff()
-        bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
-        # Stable, so that each row's gradients are added in the same order on every device.
-        by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
-        bounds = row_bounds(columns, ctx.rows)
-        shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
-        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None
+        bounds, by_row = ctx.transpose(columns, offsets, ctx.rows)
+        shares = gradient / offsets.diff().clamp_(min=1)[:, None].to(gradient.dtype)
+        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None, None
 
 
 # How work on a whole graph is divided: a slice of the nodes for each rank, in pieces that bound what it holds.

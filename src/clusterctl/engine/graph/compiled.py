@@ -94,6 +94,13 @@ def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.numpy() for tensor in tensors)
 
 
+def transposed_compiled(columns: Tensor, offsets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Like `blocks.transposed`, by counting instead of sorting."""
+    bounds, by_row = torch.zeros(rows + 1, dtype=torch.int32), torch.empty_like(columns)
+    _transpose(*_arrays(columns, offsets, bounds, by_row))
+    return bounds, by_row
+
+
 class Renumbering:
     """`neighbors.renumbered` for a graph of `num_nodes` nodes; not thread-safe."""
 
@@ -250,6 +257,20 @@ def _renumber(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
     for node in sources:
         row[node] = -1
     return sources, columns
+
+
+@compiled
+def _transpose(columns: Any, offsets: Any, bounds: Any, by_row: Any) -> None:
+    for column in columns:
+        bounds[column + 1] += 1
+    for row in range(1, bounds.size):
+        bounds[row] += bounds[row - 1]
+    free = bounds.copy()
+    for bag in range(offsets.size - 1):
+        for edge in range(offsets[bag], offsets[bag + 1]):
+            row = columns[edge]
+            by_row[free[row]] = bag
+            free[row] += 1
 
 
 # Attention over neighbours, forward and backward, without a tensor of edges x channels. The forward saves the softmax

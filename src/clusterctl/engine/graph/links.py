@@ -158,7 +158,8 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
 
 def between(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     """All edges from each source to its target, each once, ascending; some pairs may have none, others several."""
-    first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
+    both = first_at_least(graph, torch.cat([sources, sources + 1]), torch.cat([targets, targets]))
+    first, behind = both.chunk(2)
     counts = behind - first
     shift = first - (counts.cumsum(0) - counts)
     places = torch.arange(int(counts.sum()), device=sources.device)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import Linear, own_slice
+from clusterctl.engine.graph.blocks import Linear, linear, own_slice
 from clusterctl.engine.graph.convolutions import SageConv
 from clusterctl.engine.graph.features.hidden import shared_rows
 from clusterctl.engine.graph.inference import blocks
@@ -72,12 +73,23 @@ class Recommender(nn.Module):
         """
         outer, of_items, of_users = sample.hops[1][TOGETHER], sample.hops[0][TOGETHER], sample.hops[0][OF_USER]
         rows = items[: outer.nodes.numel()]
-        means = outer.mean(items)
-        hidden = self.items.first.combine(means, rows).relu()
+        hidden, through = self.first_layers(outer.mean(items), rows)
         encoded_items = self.items(of_items, hidden, hidden[: of_items.nodes.numel()])
         users = users[: of_users.nodes.numel()]
-        encoded_users = self.users(of_users, rows, self.users.items.combine(means, rows).relu(), users)
-        return self.scores(encoded_users[pairs[0]], encoded_items[pairs[1]])
+        encoded_users = self.users(of_users, rows, through, users)
+        # Unlike that of an index, the gradient of an embedding adds whole rows, in parallel and in a fixed order.
+        return self.scores(F.embedding(pairs[0], encoded_users), F.embedding(pairs[1], encoded_items))
+
+    def first_layers(self, means: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Both encoders' first layer over items, from their neighbours' `means` and their own `rows` [items, channels].
+
+        One product of twice the width instead of four: narrow products mostly wait for memory.
+        """
+        layers = self.items.first, self.users.items
+        weight = torch.cat([torch.cat([layer.neighbor.weight, layer.root.weight], dim=1) for layer in layers])
+        bias = torch.cat([layer.neighbor.bias for layer in layers])
+        of_items, of_users = linear(torch.cat([means, rows], dim=1), weight, bias).chunk(2, dim=1)
+        return of_items.relu(), of_users.relu()
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """The scores [pairs] of encoded users and items [pairs, channels]."""

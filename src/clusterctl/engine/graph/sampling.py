@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.blocks import Block, transposed
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.neighbors import (
     choose,
@@ -56,7 +56,7 @@ class NeighborSampler:
         self._given, self._fan_out, self._seed = graph, fan_out, seed
         self._graph = graph = graph.beside_edges
         engine = engine_for(graph.indices.numel(), graph.indices.device)
-        self._renumbered = engine.renumbering(graph.num_nodes)
+        self._renumbered, self._transpose = engine.renumbering(graph.num_nodes), engine.transpose
         if labor:
             self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
         else:
@@ -77,7 +77,7 @@ class NeighborSampler:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
             else:
                 sources, columns = self._renumbered(nodes, neighbors)
-                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns))
+                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns, transpose=self._transpose))
                 nodes = sources
         return [block.of(self._given) for block in reversed(blocks)]
 
@@ -109,7 +109,7 @@ class HeteroSampler:
         self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
         edges = list(graph.indices.values())
         engine = engine_for(sum(map(len, edges)), edges[0].device)
-        self._sample_neighbors = engine.sample_neighbors
+        self._sample_neighbors, self._transpose = engine.sample_neighbors, engine.transpose
         self._renumbered = {node_type: engine.renumbering(count) for node_type, count in graph.num_nodes.items()}
 
     def sample(
@@ -144,26 +144,33 @@ class HeteroSampler:
                 for edge_type, own_columns in zip(sampled, parts, strict=True):
                     offsets, neighbors = found[edge_type]
                     relation = self._graph.relation(edge_type)
-                    blocks[edge_type] = Block(relation, targets[edge_type[2]], offsets, neighbors, own_columns)
+                    own = targets[edge_type[2]]
+                    blocks[edge_type] = Block(relation, own, offsets, neighbors, own_columns, transpose=self._transpose)
             hops.append(blocks)
         return HeteroSample(hops, nodes, known)
 
 
 class Engine(NamedTuple):
-    """The sampling functions, and a factory of `neighbors.renumbered` for a number of nodes."""
+    """The sampling functions, a factory of `neighbors.renumbered` for a number of nodes, and `blocks.transposed`."""
 
     sample_neighbors: Callable[..., Sampled]
     sample_labor: Callable[..., Sampled]
     renumbering: Callable[[int], Callable[[Tensor, Tensor], Sampled]]
+    transpose: Callable[[Tensor, Tensor, int], Sampled]
 
 
 def engine_for(edges: int, device: torch.device) -> Engine:
     """The numba engine if it pays off and is installed, otherwise plain torch."""
     if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
-        from clusterctl.engine.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
+        from clusterctl.engine.graph import compiled
 
-        return Engine(sample_neighbors_compiled, sample_labor_compiled, Renumbering)
-    return Engine(sample_neighbors, sample_labor, lambda _: renumbered)
+        return Engine(
+            compiled.sample_neighbors_compiled,
+            compiled.sample_labor_compiled,
+            compiled.Renumbering,
+            compiled.transposed_compiled,
+        )
+    return Engine(sample_neighbors, sample_labor, lambda _: renumbered, transposed)
 
 
 _MOST_ROWS = 1 << 20  # per layer: beyond this, duplicate work costs more than synchronization
