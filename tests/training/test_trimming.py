@@ -19,6 +19,7 @@ from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own.trimming import Way
 from clusterctl.shared.spec import NodeClassificationTrain
 
 MakeGraph = Callable[..., Graph]
@@ -55,10 +56,15 @@ def rows_of(given: Any) -> int:
     return int(given.size(-1 if given.dtype == torch.int64 else 0))
 
 
+def batch_of(graph: Graph) -> Batch:
+    """All training nodes."""
+    seeds = graph.train
+    return Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+
+
 def step(objective: OwnNodeClassification, graph: Graph) -> tuple[float, list[Tensor]]:
     """The loss and the gradients of a step with all training nodes as seeds."""
-    seeds = graph.train
-    batch = Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+    batch = batch_of(graph)
     objective.model.train()
     objective.model.zero_grad()
     loss = objective.loss(batch, objective.prepare(batch))
@@ -173,6 +179,44 @@ class Jumping(Stack):
         return out
 
 
+class JumpingByPyg(Jumping):
+    """With an attention-free jump of PyG's, and a norm that divides by what may be zero in rows that nobody reads."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.jump = pyg.JumpingKnowledge("cat")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first = self.convs[0](x, edge_index)
+        second = self.convs[1]((first / first.norm(dim=1, keepdim=True)).relu(), edge_index)
+        out: Tensor = self.last(self.jump([first, second]))
+        return out
+
+
+class Beside(Stack):
+    """A linear map of all rows beside each layer."""
+
+    kind = pyg.GATv2Conv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.lins = nn.ModuleList([nn.Linear(in_channels, 6), nn.Linear(6, out_channels)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv, lin in zip(self.convs, self.lins, strict=True):
+            x = F.elu(conv(x, edge_index) + lin(x))
+        return x
+
+
+class BesideFirst(Beside):
+    """The last linear map gives all rows before the last layer is called."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv, lin in zip(self.convs, self.lins, strict=True):
+            x = lin(x) + conv(x, edge_index)
+        return x
+
+
 class Centred(Stack):
     """In evaluation and training, a row depends on all others."""
 
@@ -182,15 +226,37 @@ class Centred(Stack):
         return x - x.mean(0)
 
 
-@pytest.mark.parametrize("kind", [Jumping, Centred])
-def test_only_edges_are_left_out_where_other_rows_of_a_layer_count(
-    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+@pytest.mark.parametrize(
+    ("kind", "way", "computed", "at_the_end"),
+    [
+        (Jumping, Way.FILLED, False, False),
+        (JumpingByPyg, Way.FILLED_TO_THE_END, False, True),
+        (Beside, Way.FILLED_TO_THE_END, False, True),
+        (BesideFirst, Way.FILLED, False, False),
+        (Centred, Way.EDGES, True, False),
+    ],
+)
+def test_a_layer_whose_other_rows_are_used_gives_all_and_computes_those_that_count(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    kind: type[nn.Module],
+    way: Way,
+    computed: bool,
+    at_the_end: bool,
 ) -> None:
     graph = random_graph()
     objective = made(users, kind, graph, lone_task)
     trimming = objective._own.trimming
-    assert (trimming.is_on, trimming._cuts_rows) == (True, False)
+    assert (trimming.is_on, trimming.way) == (True, way)
+    counts: dict[nn.Module, int] = {}
+    for part in objective.model.modules():
+        part.register_forward_hook(lambda part, _, output: counts.__setitem__(part, len(output)))
     loss, gradients = step(objective, graph)
+    sample = objective.prepare(batch_of(graph)).hops[0]
+    within = [counts[part] for part in objective.model.convs[1].modules() if type(part).__name__ == "Linear"]
+    assert (max(within) == sample.num_rows) == computed
+    assert (counts[objective.model] == graph.train.numel()) == at_the_end
     trimming.is_on = False
     whole, of_whole = step(objective, graph)
     assert loss == pytest.approx(whole, rel=0, abs=1e-12)

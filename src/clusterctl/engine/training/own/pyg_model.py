@@ -119,17 +119,19 @@ class PygModel(OwnModel):
         """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
         (subgraph,) = hops
         arguments, keywords = self._arguments(subgraph, x)
+        before = _generator_state(x.device)
         try:
             with rows_of_a_step(subgraph), self.trimming.of(subgraph):
                 rows = self.call(*arguments, **keywords)
         except TaskError:
             raise
-        except CannotTrimError as error:
-            if self.trimming.is_tried:
-                raise TaskError(f"{self.name}: its layers cannot be trimmed", cause=Cause.USER) from error
-            self.trimming.is_on = False  # in training, it calls more layers than in evaluation
-            return self.outputs(hops, x)
         except Exception as error:
+            if self.trimming.is_on and not self.trimming.is_tried:  # in training, it is another forward
+                self.trimming.is_on = False
+                _set_generator_state(x.device, before)  # a resumed run may have tried again
+                return self.outputs(hops, x)
+            if isinstance(error, CannotTrimError):
+                raise TaskError(f"{self.name}: its layers cannot be trimmed", cause=Cause.USER) from error
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
             message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
             raise TaskError(message, cause=Cause.USER) from error
@@ -222,6 +224,13 @@ def differs(one: Tensor, other: Tensor) -> float:
 
 def _generator_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_generator_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def with_used_edges(graph: G, own: OwnModel, *, quiet: bool) -> G:
