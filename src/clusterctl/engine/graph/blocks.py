@@ -133,7 +133,7 @@ class Block:
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean of the neighbours' rows, zero for isolated nodes. Allocates no tensor of edges x channels."""
-        return _Mean.apply(table, self.columns, self.offsets)  # type: ignore[no-any-return, no-untyped-call]
+        return Sums(self.columns, self.offsets).of(table).div_(self.offsets.diff().clamp_(min=1)[:, None])
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
         """The sum of the neighbours' rows, each multiplied by its edge's weight."""
@@ -163,32 +163,42 @@ def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-class _Mean(torch.autograd.Function):
-    """The mean of each bag of rows.
+class Sums:
+    """Sums of rows along edges by target; allocates no tensor of edges x channels.
 
-    Two calls of torch's `embedding_bag` in sum mode: forward on the block, backward on the transposed block. The mean
+    Two calls of torch's `embedding_bag` in sum mode: forward along the edges, backward along them transposed. The mean
     mode and its gradient first materialize the bag of every edge and then scatter-add, which costs four times as much
     on a CPU (torch 2.13).
     """
 
+    def __init__(self, columns: Tensor, offsets: Tensor) -> None:
+        """Edges into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]`; int32."""
+        self.columns, self.offsets = columns, offsets
+
+    def of(self, table: Tensor) -> Tensor:
+        """The sums [targets, channels] of the table's rows [rows, channels]."""
+        return _Sum.apply(table, self)  # type: ignore[no-any-return, no-untyped-call]
+
+    @cached_property
+    def by_row(self) -> Tensor:
+        """The target of each edge, the edges sorted by their rows, int32."""
+        counts = self.offsets.diff()
+        targets = torch.arange(counts.numel(), dtype=self.columns.dtype, device=self.columns.device)
+        # Stable, so that each row's gradients are added in the same order on every device.
+        order = self.columns.argsort(stable=True)
+        return targets.repeat_interleave(counts, output_size=self.columns.numel())[order]
+
+
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor) -> Tensor:
-        ctx.rows = table.size(0)
-        ctx.save_for_backward(columns, offsets)
-        sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)
-        return sums.div_(offsets.diff().clamp_(min=1)[:, None])
+    def forward(ctx: Any, table: Tensor, edges: Sums) -> Tensor:
+        ctx.rows, ctx.edges = table.size(0), edges
+        return F.embedding_bag(edges.columns, table, edges.offsets, mode="sum", include_last_offset=True)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        columns, offsets = ctx.saved_tensors
-        (gradient,) = gradients
-        counts = offsets.diff()
-        bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
-        # Stable, so that each row's gradients are added in the same order on every device.
-        by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
-        bounds = row_bounds(columns, ctx.rows)
-        shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
-        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        gradient, bounds = gradients[0].contiguous(), row_bounds(ctx.edges.columns, ctx.rows)
+        return F.embedding_bag(ctx.edges.by_row, gradient, bounds, mode="sum", include_last_offset=True), None
 
 
 # How work on a whole graph is divided: a slice of the nodes for each rank, in pieces that bound what it holds.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
+from clusterctl.engine.training.own.layers import Layers
 from clusterctl.engine.training.own.model import (
     OwnModel,
     check_has_gradient,
@@ -78,7 +79,7 @@ class PygModel(OwnModel):
             what, hint = self.form.problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
         self.by_layer = False
-        self.trimming = Trimming(model)
+        self.trimming, self._layers = Trimming(model), Layers(model)
 
     def takes(self, name: str) -> bool:
         """Whether the model uses this attribute of edges."""
@@ -121,7 +122,7 @@ class PygModel(OwnModel):
         arguments, keywords = self._arguments(subgraph, x)
         before = _generator_state(x.device)
         try:
-            with rows_of_a_step(subgraph), self.trimming.of(subgraph):
+            with rows_of_a_step(subgraph), self.trimming.of(subgraph), self._layers.of(subgraph):
                 rows = self.call(*arguments, **keywords)
         except TaskError:
             raise

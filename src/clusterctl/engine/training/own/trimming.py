@@ -2,9 +2,9 @@
 
 In a sample of L hops, the last of L layers needs the edges into the seeds alone, the one before those of two hops, and
 so on. Hooks at PyG's layers cut what they get and give accordingly, as `trim_to_layer` would if the model called it;
-layers that accept it also get their targets' rows apart from the sources', `conv((x, x[:n]), edge_index)`. Where a model
-uses the outputs of several layers together, each output is filled up to all rows. Which of these ways a model allows is
-tried on a sample: its outputs must stay the same.
+layers that accept it also get their targets' rows apart from the sources', `conv((x, x[:n]), edge_index)`. If a model
+uses the outputs of several layers together, each output is filled up to all rows. Which of these ways a model allows
+is tried on a sample: its outputs must stay the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Trimming:
     """Cuts samples in the layers of `model`, once `try_on` has found that this is possible."""
 
     def __init__(self, model: nn.Module) -> None:
-        from torch_geometric.nn import JumpingKnowledge, MessagePassing  # late: models made of its layers have imported it
+        from torch_geometric.nn import (
+            JumpingKnowledge,
+            MessagePassing,
+        )  # late: models made of its layers have imported it
 
         self.is_on = False
         self.way = Way.EDGES
