@@ -97,12 +97,12 @@ def _gcn(layer: Any, edges: _Edges, x: Any, edge_index: Any, edge_weight: Any = 
         or not isinstance(x, Tensor)
     ):
         return type(layer).forward(layer, x, edge_index, edge_weight)  # type: ignore[no-any-return]
-    fill = (2.0 if layer.improved else 1.0) if layer.add_self_loops else 0.0
-    scale = (edges.degree[: len(x)].to(x.dtype) + fill).pow_(-0.5)[:, None]
+    loops = 1 if layer.add_self_loops else 0  # `improved` has no effect on PyG's edges without weights
+    scale = (edges.degree[: len(x)].to(x.dtype) + loops).pow_(-0.5)[:, None]
     scale.masked_fill_(scale.isinf(), 0.0)
     rows = layer.lin(x) * scale
     out = edges.first(edge_index.size(1), len(x)).of(rows)
-    if fill:
-        out = torch.add(out, rows, alpha=fill)
+    if loops:
+        out = out + rows
     out = out * scale
     return out if layer.bias is None else out + layer.bias
