@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn as pyg
 from torch_geometric.utils import dropout_edge
 
@@ -304,6 +305,39 @@ def test_a_model_that_needs_the_rest_gets_it(
 ) -> None:
     objective = made(users, kind, random_graph(), lone_task)
     assert not objective._own.trimming.is_on
+
+
+class Recomputed(Stack):
+    """Saves memory: the first layer runs again in the backward."""
+
+    kind, reentrant = pyg.GCNConv, False
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = checkpoint(self.convs[0], x.requires_grad_(), edge_index, use_reentrant=self.reentrant)
+        out: Tensor = self.convs[1](self.between(rows), edge_index)
+        return out
+
+
+class RecomputedAsBefore(Recomputed):
+    reentrant = True
+
+
+@pytest.mark.parametrize("kind", [Recomputed, RecomputedAsBefore])
+def test_what_is_computed_again_in_the_backward_is_the_same_then(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+) -> None:
+    graph = random_graph()
+    objective = made(users, kind, graph, lone_task)
+    loss, gradients = step(objective, graph)
+    assert not objective._own.trimming.is_on
+    sample = objective.prepare(batch_of(graph)).hops[0]
+    rows = Stack.forward(objective.model, graph.x[sample.places], sample.edge_index)
+    expected = F.cross_entropy(rows[: sample.seeds], graph.y[graph.train])
+    assert loss == pytest.approx(expected.item(), rel=0, abs=1e-12)
+    objective.model.zero_grad()
+    expected.backward()  # type: ignore[no-untyped-call]
+    for one, parameter in zip(gradients, objective.model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=0, atol=1e-12)
 
 
 class Deeper(Stack):

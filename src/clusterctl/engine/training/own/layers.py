@@ -30,7 +30,8 @@ class Layers:
     def __init__(self, model: nn.Module) -> None:
         from torch_geometric.nn import GCNConv, Linear  # late: models with forward(x, edge_index) have imported it
 
-        parts: list[Any] = [] if hasattr(model, "_orig_mod") else list(model.modules())
+        compiled = hasattr(model, "_orig_mod")
+        parts: list[Any] = [] if compiled else [part for part in model.modules() if "forward" not in vars(part)]
         self._linear = [part for part in parts if type(part) in (nn.Linear, Linear)]
         self._gcn = [part for part in parts if type(part) is GCNConv and _is_plain(part)]
 
@@ -62,8 +63,20 @@ def _is_plain(layer: Any) -> bool:
     return is_default and not is_hooked and not layer.explain
 
 
+def is_recomputed(layer: nn.Module) -> bool:
+    """Whether a running layer is computed again in the backward, by `torch.utils.checkpoint`.
+
+    That happens outside of any context of ours, and must do the same again.
+    """
+    if layer.training and not torch.is_grad_enabled():  # its older form
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: SLF001 - no public name
+
+
 def _linear(layer: Any, rows: Tensor) -> Tensor:
-    return linear(rows, layer.weight, layer.bias) if rows.dim() == 2 else type(layer).forward(layer, rows)
+    if rows.dim() != 2 or is_recomputed(layer):
+        return type(layer).forward(layer, rows)  # type: ignore[no-any-return]
+    return linear(rows, layer.weight, layer.bias)
 
 
 class _Edges:
@@ -95,6 +108,8 @@ def _gcn(layer: Any, edges: _Edges, x: Any, edge_index: Any, edge_weight: Any = 
         or edge_index.stride() != edges.whole.stride()
         or edge_weight is not None
         or not isinstance(x, Tensor)
+        or x.dim() != 2
+        or is_recomputed(layer)
     ):
         return type(layer).forward(layer, x, edge_index, edge_weight)  # type: ignore[no-any-return]
     loops = 1 if layer.add_self_loops else 0  # `improved` has no effect on PyG's edges without weights

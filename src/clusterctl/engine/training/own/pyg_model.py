@@ -109,7 +109,8 @@ class PygModel(OwnModel):
 
                 self.trimming.try_on(lambda: not differs(plain, self.outputs([evaluated], x.clone())))
             if not quiet:
-                print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
+                with torch.enable_grad():  # as in training
+                    print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
 
     def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
         """The features of these nodes (int64) as they are stored, in the precision of the weights."""
@@ -177,10 +178,7 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         before = _generator_state(device)
         forward()
         draws = not torch.equal(before, _generator_state(device))
-        norms = [
-            part_name for part_name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
-        ]
-    if norms:
+    if norms := batch_norms(model):
         print(f"{name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number")
     if draws:
         # Those that are not replaced by drawing by edge, see `draw_attention_by_edge`.
@@ -194,6 +192,13 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         if of_layers:
             instead = "GATConv, GATv2Conv and TransformerConv draw by edge, and dropout from clusterctl.pyg by node"
         print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
+
+
+def batch_norms(model: nn.Module) -> list[str]:
+    """The names of the parts by which, in training, a row's output depends on all rows of the batch."""
+    with undisturbed(model, torch.device("cpu")):
+        model.train()
+        return [name for name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from clusterctl.engine.training.own.layers import is_recomputed
 from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
 
 class CannotTrimError(Exception):
     """A layer gets something else than rows and edges of the sample, or there is not one layer for each hop."""
-
-
-def has_norm_over_rows(model: nn.Module) -> bool:
-    """Whether a norm takes the mean over the rows, as BatchNorm does: then an output depends on all rows of a batch."""
-    return any(isinstance(part, _NormBase) for part in model.modules())
 
 
 class Way(Enum):
@@ -60,7 +56,7 @@ class Trimming:
         self._sample: Subgraph | None = None
         self.is_tried, self._called, self._running = False, 0, 0
         # A norm over the rows would see fewer of them in training. Hooks are not called in compiled models.
-        cannot = hasattr(model, "_orig_mod") or has_norm_over_rows(model)
+        cannot = hasattr(model, "_orig_mod") or any(isinstance(part, _NormBase) for part in model.modules())
         self._layers = [] if cannot else [part for part in model.modules() if isinstance(part, MessagePassing)]
         self._arguments = {layer: [*signature(layer.forward).parameters] for layer in self._layers}
         for layer in self._layers:
@@ -113,6 +109,8 @@ class Trimming:
         self._running += 1
         if self._running > 1:  # a layer within a layer
             return None
+        if is_recomputed(layer):
+            raise CannotTrimError
         (above, read, below), edges = self._counts()
         whole = self._sample.edge_index
 
