@@ -6,7 +6,8 @@ installed (`make bench-rivals` builds the former), and an expert's, with fused A
 use the allocator of a run.
 
 Ours gives a node one row for each depth at which it was sampled, which makes training independent of the number of
-ranks; PyG's samples have one row per node, so in small graphs the rival computes fewer rows: the rows are printed.
+ranks, except under a BatchNorm, where that cannot be; PyG's samples have one row per node, so in small graphs the rival
+computes fewer rows: the rows are printed.
 
 python benchmarks/any_model.py [sage] [gcn] [gatv2] [jk] [deep] [--scale 0.1] [--threads 2] [--runs 10]
 """

@@ -91,14 +91,14 @@ def test_the_places_of_sampled_edges_are_those_of_the_sampled_neighbours(random_
     assert torch.equal(targets, graph.train.repeat_interleave(offsets.diff()))
 
 
-@pytest.mark.parametrize("labor", [False, True])
+@pytest.mark.parametrize(("labor", "merged"), [(False, False), (True, False), (False, True)])
 def test_large_graphs_give_the_same_trees(
-    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, labor: bool
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, labor: bool, merged: bool
 ) -> None:
     graph = random_graph(edges=3000)
-    plain = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True).sample(graph.train, 1, 2)
+    plain = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True, merged=merged).sample(graph.train, 1, 2)
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
-    fast = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True).sample(graph.train, 1, 2)
+    fast = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True, merged=merged).sample(graph.train, 1, 2)
     for name in ("places", "edge_index", "edges"):
         assert torch.equal(getattr(fast, name), getattr(plain, name))
     assert (fast.rows_by_depth, fast.edges_by_depth) == (plain.rows_by_depth, plain.edges_by_depth)

@@ -165,6 +165,71 @@ def test_the_output_of_a_seed_depends_on_its_own_tree_only(random_graph: MakeGra
     assert torch.equal(torch.stack([sources, targets]), together.places[together.edge_index])
 
 
+@pytest.mark.parametrize("with_loops", [False, True])
+@pytest.mark.parametrize("fan_out", [(3, 2, 2), (-1, -1)])
+def test_merged_samples_have_one_row_for_each_node_which_gets_neighbours_once(
+    random_graph: MakeGraph, fan_out: tuple[int, ...], with_loops: bool
+) -> None:
+    """PyG's rule."""
+    graph = random_graph()
+    if with_loops:
+        loops = torch.arange(graph.num_nodes).repeat(2, 1)
+        indptr, indices = compressed(torch.cat([edges_of(graph), loops], 1), graph.num_nodes)
+        graph = replace(graph, indptr=indptr, indices=indices)
+    sample = SubgraphSampler(graph, fan_out, 0, places=True, merged=True).sample(graph.train, 1, 2)
+    assert torch.equal(sample.places[: sample.seeds], graph.train)
+    assert len(torch.unique(sample.places)) == len(sample.places) == sum(sample.rows_by_depth)
+    assert sample.edges is not None
+    assert torch.equal(edges_of(graph)[:, sample.edges], sample.places[sample.edge_index])
+    rows = torch.arange(len(fan_out) + 1).repeat_interleave(torch.tensor(sample.rows_by_depth))
+    hops = torch.arange(len(fan_out)).repeat_interleave(torch.tensor(sample.edges_by_depth))
+    assert torch.equal(rows[sample.edge_index[1]], hops), "by hop, as trim_to_layer requires"
+    assert (rows[sample.edge_index[0]] <= hops + 1).all()
+    found = sample.edge_index[1].bincount(minlength=len(rows))
+    for depth, count in enumerate(fan_out):
+        degree = graph.degree[sample.places[rows == depth]]
+        assert torch.equal(found[rows == depth], degree if count < 0 else degree.clamp(max=count))
+    if fan_out == (-1, -1):
+        around = neighbourhood(graph, graph.train, 2)
+        assert around.edges is not None
+        assert torch.equal(around.edges.sort().values, sample.edges.sort().values)
+
+
+def test_a_batch_norm_sees_each_node_of_a_step_once(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
+) -> None:
+    """As in PyG's loop: statistics, loss and gradients are those of a plain forward on the neighbourhood."""
+    users.Net = Averaged  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, TRAIN, lone_task)
+    model, plain = objective.model, Averaged(7, 3).double()
+    plain.load_state_dict(model.state_dict())
+    loss = loss_of(objective, graph)
+    around = neighbourhood(graph, graph.train, 2)
+    rows = plain.train()(graph.x[around.places], around.edge_index)
+    expected = F.cross_entropy(rows[: around.seeds], graph.y[graph.train])
+    for each in (loss, expected):
+        each.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-12)
+    for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+class Averaged(nn.Module):
+    """Convolutions that count degrees, with a BatchNorm between them."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.GCNConv(in_channels, 6), pyg.GCNConv(6, out_channels)])
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.convs[1](self.norm(self.convs[0](x, edge_index)).relu(), edge_index)
+        return out
+
+
 def test_with_all_neighbours_the_loss_is_that_of_the_whole_graph(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import nn as pyg
 from torch_geometric.utils import dropout_edge
 
@@ -19,6 +20,7 @@ from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.own.trimming import Way
 from clusterctl.shared.spec import NodeClassificationTrain
 
 MakeGraph = Callable[..., Graph]
@@ -55,10 +57,15 @@ def rows_of(given: Any) -> int:
     return int(given.size(-1 if given.dtype == torch.int64 else 0))
 
 
+def batch_of(graph: Graph) -> Batch:
+    """All training nodes."""
+    seeds = graph.train
+    return Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+
+
 def step(objective: OwnNodeClassification, graph: Graph) -> tuple[float, list[Tensor]]:
     """The loss and the gradients of a step with all training nodes as seeds."""
-    seeds = graph.train
-    batch = Batch(1, 0, seeds, torch.ones(seeds.numel()), seeds.numel(), seeds)
+    batch = batch_of(graph)
     objective.model.train()
     objective.model.zero_grad()
     loss = objective.loss(batch, objective.prepare(batch))
@@ -136,7 +143,7 @@ def test_attributes_of_edges_are_told_from_rows_of_as_many_nodes(
         (gin, 2),
         (pyg.LEConv, 2),
         (pyg.SGConv, None),  # degrees
-        (pyg.GCNConv, None),
+        (pyg.GCNConv, 0),  # the degrees are those of the whole sample
     ],
 )
 def test_losses_and_gradients_are_those_of_the_whole_sample(
@@ -173,6 +180,44 @@ class Jumping(Stack):
         return out
 
 
+class JumpingByPyg(Jumping):
+    """With an attention-free jump of PyG's, and a norm that divides by what may be zero in rows that nobody reads."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.jump = pyg.JumpingKnowledge("cat")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first = self.convs[0](x, edge_index)
+        second = self.convs[1]((first / first.norm(dim=1, keepdim=True)).relu(), edge_index)
+        out: Tensor = self.last(self.jump([first, second]))
+        return out
+
+
+class Beside(Stack):
+    """A linear map of all rows beside each layer."""
+
+    kind = pyg.GATv2Conv
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.lins = nn.ModuleList([nn.Linear(in_channels, 6), nn.Linear(6, out_channels)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv, lin in zip(self.convs, self.lins, strict=True):
+            x = F.elu(conv(x, edge_index) + lin(x))
+        return x
+
+
+class BesideFirst(Beside):
+    """The last linear map gives all rows before the last layer is called."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for conv, lin in zip(self.convs, self.lins, strict=True):
+            x = lin(x) + conv(x, edge_index)
+        return x
+
+
 class Centred(Stack):
     """In evaluation and training, a row depends on all others."""
 
@@ -182,15 +227,37 @@ class Centred(Stack):
         return x - x.mean(0)
 
 
-@pytest.mark.parametrize("kind", [Jumping, Centred])
-def test_only_edges_are_left_out_where_other_rows_of_a_layer_count(
-    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+@pytest.mark.parametrize(
+    ("kind", "way", "computed", "at_the_end"),
+    [
+        (Jumping, Way.FILLED, False, False),
+        (JumpingByPyg, Way.FILLED_TO_THE_END, False, True),
+        (Beside, Way.FILLED_TO_THE_END, False, True),
+        (BesideFirst, Way.FILLED, False, False),
+        (Centred, Way.EDGES, True, False),
+    ],
+)
+def test_a_layer_whose_other_rows_are_used_gives_all_and_computes_those_that_count(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    kind: type[nn.Module],
+    way: Way,
+    computed: bool,
+    at_the_end: bool,
 ) -> None:
     graph = random_graph()
     objective = made(users, kind, graph, lone_task)
     trimming = objective._own.trimming
-    assert (trimming.is_on, trimming._cuts_rows) == (True, False)
+    assert (trimming.is_on, trimming.way) == (True, way)
+    counts: dict[nn.Module, int] = {}
+    for part in objective.model.modules():
+        part.register_forward_hook(lambda part, _, output: counts.__setitem__(part, len(output)))
     loss, gradients = step(objective, graph)
+    sample = objective.prepare(batch_of(graph)).hops[0]
+    within = [counts[part] for part in objective.model.convs[1].modules() if type(part).__name__ == "Linear"]
+    assert (max(within) == sample.num_rows) == computed
+    assert (counts[objective.model] == graph.train.numel()) == at_the_end
     trimming.is_on = False
     whole, of_whole = step(objective, graph)
     assert loss == pytest.approx(whole, rel=0, abs=1e-12)
@@ -238,6 +305,39 @@ def test_a_model_that_needs_the_rest_gets_it(
 ) -> None:
     objective = made(users, kind, random_graph(), lone_task)
     assert not objective._own.trimming.is_on
+
+
+class Recomputed(Stack):
+    """Saves memory: the first layer runs again in the backward."""
+
+    kind, reentrant = pyg.GCNConv, False
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = checkpoint(self.convs[0], x.requires_grad_(), edge_index, use_reentrant=self.reentrant)
+        out: Tensor = self.convs[1](self.between(rows), edge_index)
+        return out
+
+
+class RecomputedAsBefore(Recomputed):
+    reentrant = True
+
+
+@pytest.mark.parametrize("kind", [Recomputed, RecomputedAsBefore])
+def test_what_is_computed_again_in_the_backward_is_the_same_then(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, kind: type[nn.Module]
+) -> None:
+    graph = random_graph()
+    objective = made(users, kind, graph, lone_task)
+    loss, gradients = step(objective, graph)
+    assert not objective._own.trimming.is_on
+    sample = objective.prepare(batch_of(graph)).hops[0]
+    rows = Stack.forward(objective.model, graph.x[sample.places], sample.edge_index)
+    expected = F.cross_entropy(rows[: sample.seeds], graph.y[graph.train])
+    assert loss == pytest.approx(expected.item(), rel=0, abs=1e-12)
+    objective.model.zero_grad()
+    expected.backward()  # type: ignore[no-untyped-call]
+    for one, parameter in zip(gradients, objective.model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=0, atol=1e-12)
 
 
 class Deeper(Stack):

@@ -203,7 +203,8 @@ class Block:
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean of the neighbours' rows, zero for isolated nodes. Allocates no tensor of edges x channels."""
-        return _Mean.apply(table, self.columns, self.offsets, self.transpose)  # type: ignore[no-any-return, no-untyped-call]
+        sums = Sums(self.columns, self.offsets, self.transpose).of(table)
+        return sums.div_(self.offsets.diff().clamp_(min=1)[:, None])
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
         """The sum of the neighbours' rows, each multiplied by its edge's weight."""
@@ -222,28 +223,45 @@ def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-class _Mean(torch.autograd.Function):
-    """The mean of each bag of rows.
+class Sums:
+    """Sums of rows along edges by target; allocates no tensor of edges x channels.
 
-    Two calls of torch's `embedding_bag` in sum mode: forward on the block, backward on the transposed block. The mean
+    Two calls of torch's `embedding_bag` in sum mode: forward along the edges, backward along them transposed. The mean
     mode and its gradient first materialize the bag of every edge and then scatter-add, which costs four times as much
     on a CPU (torch 2.13).
     """
 
+    def __init__(
+        self,
+        columns: Tensor,
+        offsets: Tensor,
+        transpose: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] = transposed,
+    ) -> None:
+        """Edges into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]`; int32."""
+        self.columns, self.offsets, self._transpose = columns, offsets, transpose
+        self._by_row: tuple[int, tuple[Tensor, Tensor]] | None = None
+
+    def of(self, table: Tensor) -> Tensor:
+        """The sums [targets, channels] of the table's rows [rows, channels]."""
+        return _Sum.apply(table, self)  # type: ignore[no-any-return, no-untyped-call]
+
+    def by_row(self, rows: int) -> tuple[Tensor, Tensor]:
+        """`transposed` for a table of `rows` rows; several layers on the same edges share it."""
+        if self._by_row is None or self._by_row[0] != rows:
+            self._by_row = rows, self._transpose(self.columns, self.offsets, rows)
+        return self._by_row[1]
+
+
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor, transpose: Any) -> Tensor:
-        ctx.rows, ctx.transpose = table.size(0), transpose
-        ctx.save_for_backward(columns, offsets)
-        sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)
-        return sums.div_(offsets.diff().clamp_(min=1)[:, None])
+    def forward(ctx: Any, table: Tensor, edges: Sums) -> Tensor:
+        ctx.rows, ctx.edges = table.size(0), edges
+        return F.embedding_bag(edges.columns, table, edges.offsets, mode="sum", include_last_offset=True)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        columns, offsets = ctx.saved_tensors
-        (gradient,) = gradients
-        bounds, by_row = ctx.transpose(columns, offsets, ctx.rows)
-        shares = gradient / offsets.diff().clamp_(min=1)[:, None].to(gradient.dtype)
-        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        bounds, by_row = ctx.edges.by_row(ctx.rows)
+        return F.embedding_bag(by_row, gradients[0].contiguous(), bounds, mode="sum", include_last_offset=True), None
 
 
 # How work on a whole graph is divided: a slice of the nodes for each rank, in pieces that bound what it holds.

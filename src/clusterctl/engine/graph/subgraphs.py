@@ -2,7 +2,8 @@
 
 In training, rows are copies of nodes, one for each depth at which a node was sampled. So the output for a seed depends
 only on its own sampled tree and not on the other seeds of its rank. PyG's own loader gives each node one row, with
-neighbours that depend on the rest of the batch. Rows are ordered by depth, edges by hop, as `trim_to_layer` requires.
+neighbours that depend on the rest of the batch; so do samples for models that mix the rows of a batch anyway. Rows are
+ordered by depth, edges by hop, as `trim_to_layer` requires.
 
 Cluster-GCN (Chiang et al., KDD 2019) trains on other subgraphs: a graph in parts with few edges between them, a few of
 which make a subgraph. Every epoch joins the clusters into other subgraphs, which depend on (seed, epoch) only. A node
@@ -74,7 +75,8 @@ class SubgraphSampler:
     """Samples `fan_out` neighbours for each (node, depth), the seeds' hop first; -1 takes all.
 
     Randomness is keyed by (seed, epoch, step, depth, node). `replace` and `labor` are as for `NeighborSampler`. With
-    `places`, a sample knows the places of its edges.
+    `places`, a sample knows the places of its edges. With `merged`, each node has one row, the first at which it was
+    sampled, and gets neighbours only there, as with PyG's loader.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class SubgraphSampler:
         replace: bool = False,
         labor: bool = False,
         places: bool = False,
+        merged: bool = False,
     ) -> None:
         self._given, self._fan_out, self._seed, self._places = graph, fan_out, seed, places
+        self._merged = merged
         self._graph = graph = graph.beside_edges
         engine = engine_for(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
@@ -109,10 +113,12 @@ class SubgraphSampler:
                 places.append(found)
                 found = self._graph.indices.index_select(0, found)
             targets = rows_of(offsets, found.numel(), above)
+            known = torch.cat(nodes) if self._merged else frontier[:0]
             above += frontier.numel()
-            frontier, columns = self._renumbered(frontier[:0], found)
+            sources, columns = self._renumbered(known, found)
+            frontier, first = sources[known.numel() :], above - known.numel()
             nodes.append(frontier)
-            edge_index.append(torch.stack([columns.to(torch.int64) + above, targets]))
+            edge_index.append(torch.stack([columns.to(torch.int64) + first, targets]))
         rows, edges = moved((torch.cat(nodes), torch.cat(edge_index, 1)), self._given.indptr.device)
         return Subgraph(
             self._given,

@@ -29,7 +29,13 @@ from clusterctl.engine.training.objectives.own_node import OwnSampled, Sample
 from clusterctl.engine.training.own.inference import OwnInference, of_all
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, described
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference
-from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of, with_used_edges
+from clusterctl.engine.training.own.pyg_model import (
+    PygModel,
+    batch_norms,
+    check_takes_one_type,
+    forward_of,
+    with_used_edges,
+)
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -203,7 +209,12 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
         if isinstance(self._own, PygModel):
             places = self._graph.edge_weight is not None or self._graph.edge_attr is not None
             self._sampler = SubgraphSampler(
-                self._graph, train.fan_out, train.seed, replace=train.replace, places=places
+                self._graph,
+                train.fan_out,
+                train.seed,
+                replace=train.replace,
+                places=places,
+                merged=bool(batch_norms(self._own.model)),
             )
             tried = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             self._own.begin(tried, self._own.stored(self._graph, tried.places), quiet=task.place.rank > 0)

@@ -28,7 +28,13 @@ from clusterctl.engine.training.own.inference import OwnInference
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_library import of_pyg
-from clusterctl.engine.training.own.pyg_model import PygModel, check_takes_one_type, forward_of, with_used_edges
+from clusterctl.engine.training.own.pyg_model import (
+    PygModel,
+    batch_norms,
+    check_takes_one_type,
+    forward_of,
+    with_used_edges,
+)
 from clusterctl.engine.training.own.sampler import OwnSampler
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
@@ -146,6 +152,7 @@ class _ByGraph:
                 replace=train.replace,
                 labor=uses_labor(train),
                 places=graph.edge_weight is not None or graph.edge_attr is not None,
+                merged=bool(batch_norms(own.model)),
             )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
         own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterctl.engine.graph.dropout import rows_of_a_step
+from clusterctl.engine.training.own.layers import Layers
 from clusterctl.engine.training.own.model import (
     OwnModel,
     check_has_gradient,
@@ -78,7 +79,7 @@ class PygModel(OwnModel):
             what, hint = self.form.problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
         self.by_layer = False
-        self.trimming = Trimming(model)
+        self.trimming, self._layers = Trimming(model), Layers(model)
 
     def takes(self, name: str) -> bool:
         """Whether the model uses this attribute of edges."""
@@ -108,7 +109,8 @@ class PygModel(OwnModel):
 
                 self.trimming.try_on(lambda: not differs(plain, self.outputs([evaluated], x.clone())))
             if not quiet:
-                print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
+                with torch.enable_grad():  # as in training
+                    print_what_varies(self.model, self.name, x.device, lambda: self.outputs([sample], x.clone()))
 
     def stored(self, graph: FeatureGraph, places: Tensor) -> Tensor:
         """The features of these nodes (int64) as they are stored, in the precision of the weights."""
@@ -119,17 +121,19 @@ class PygModel(OwnModel):
         """The scores of the seeds [seeds, classes]; the only one of `hops` is the subgraph. Raises TaskError."""
         (subgraph,) = hops
         arguments, keywords = self._arguments(subgraph, x)
+        before = _generator_state(x.device)
         try:
-            with rows_of_a_step(subgraph), self.trimming.of(subgraph):
+            with rows_of_a_step(subgraph), self.trimming.of(subgraph), self._layers.of(subgraph):
                 rows = self.call(*arguments, **keywords)
         except TaskError:
             raise
-        except CannotTrimError as error:
-            if self.trimming.is_tried:
-                raise TaskError(f"{self.name}: its layers cannot be trimmed", cause=Cause.USER) from error
-            self.trimming.is_on = False  # in training, it calls more layers than in evaluation
-            return self.outputs(hops, x)
         except Exception as error:
+            if self.trimming.is_on and not self.trimming.is_tried:  # in training, it is another forward
+                self.trimming.is_on = False
+                _set_generator_state(x.device, before)  # a resumed run may have tried again
+                return self.outputs(hops, x)
+            if isinstance(error, CannotTrimError):
+                raise TaskError(f"{self.name}: its layers cannot be trimmed", cause=Cause.USER) from error
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
             message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
             raise TaskError(message, cause=Cause.USER) from error
@@ -174,10 +178,7 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         before = _generator_state(device)
         forward()
         draws = not torch.equal(before, _generator_state(device))
-        norms = [
-            part_name for part_name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training
-        ]
-    if norms:
+    if norms := batch_norms(model):
         print(f"{name}: {', '.join(norms)} sees only the batch of its rank, so training depends on their number")
     if draws:
         # Those that are not replaced by drawing by edge, see `draw_attention_by_edge`.
@@ -191,6 +192,13 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         if of_layers:
             instead = "GATConv, GATv2Conv and TransformerConv draw by edge, and dropout from clusterctl.pyg by node"
         print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
+
+
+def batch_norms(model: nn.Module) -> list[str]:
+    """The names of the parts by which, in training, a row's output depends on all rows of the batch."""
+    with undisturbed(model, torch.device("cpu")):
+        model.train()
+        return [name for name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training]
 
 
 @contextmanager
@@ -222,6 +230,13 @@ def differs(one: Tensor, other: Tensor) -> float:
 
 def _generator_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_generator_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def with_used_edges(graph: G, own: OwnModel, *, quiet: bool) -> G:
