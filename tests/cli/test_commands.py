@@ -172,13 +172,13 @@ def test_in_a_pipe_each_run_is_one_whole_line(
     typed: Typed, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    metrics = {f"my own metric {number}": 0.125 + number for number in range(30)}
+    metrics = {f"{letter * 90} of my own": 0.125 for letter in "abc"}
     fabricate(A, {**FINISHED, "attempts/0/metrics.jsonl": [{"time": 4, "step": 1, "steps": 1, **metrics}]})
     fabricate(B, FINISHED)
     head, *lines = typed("status")[1].splitlines()
     assert [line.split()[0] for line in lines] == [B, A]
     assert "NOTE" in head
-    assert lines[1].endswith("my own metric 29 29.12")
+    assert lines[1].endswith(f"{'c' * 90} of my own 0.1250")
     monkeypatch.setenv("COLUMNS", "120")
     assert "..." in typed("status")[1]
 

@@ -282,12 +282,16 @@ def script_rules(
     if not script or not plan.script:
         return
     if plan.script.lost:
-        hint = "logs, why and status then know only what Slurm tells; set CLUSTERCTL_RUNS to another folder"
+        other = "set CLUSTERCTL_RUNS to another folder"
+        if client_data():  # that of the other machine does not count here
+            other = f"set `runs` of cluster {resolved.cluster.name} to another folder"
+        hint = f"logs, why and status then know only what Slurm tells; {other}"
         if resolved.job.restart.limit:
-            hint = "set CLUSTERCTL_RUNS to another folder, or leave restart.limit out"
+            hint = f"{other}, or leave restart.limit out"
             yield fail("script", f"restart.limit needs a start that is recorded: {plan.script.lost}", hint)
         yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
-    if client_data() and (missing := missing_program(script.text, inherited().get("PATH", ""))):
+    path = resolved.job.env.get("PATH") or inherited().get("PATH", "")
+    if client_data() and (missing := missing_program(script.text, path)):
         number, program = missing
         message = f"{script.place}:{number}: a login shell on {platform.node()} has no {program} on its PATH"
         if resolved.cluster.setup:
