@@ -327,7 +327,8 @@ def listing(
     """
     is_whole = count is None or wanted.needs_reading
     if counted and not is_whole:
-        is_whole = not any(itertools.islice(filter(wanted.takes_id, run_ids(folder)), MOST_COUNTED, None))
+        matching = (run for run in run_ids(folder) if wanted.takes_id(run))
+        is_whole = not any(itertools.islice(matching, MOST_COUNTED, None))
     if is_whole:
         ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
     else:
