@@ -168,6 +168,21 @@ def test_status_filters_by_state_and_reports_if_none_matches(
     assert typed("status", "--state", "running") == (0, "", "no matching runs\n")
 
 
+def test_in_a_pipe_each_run_is_one_whole_line(
+    typed: Typed, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    metrics = {f"{letter * 90} of my own": 0.125 for letter in "abc"}
+    fabricate(A, {**FINISHED, "attempts/0/metrics.jsonl": [{"time": 4, "step": 1, "steps": 1, **metrics}]})
+    fabricate(B, FINISHED)
+    head, *lines = typed("status")[1].splitlines()
+    assert [line.split()[0] for line in lines] == [B, A]
+    assert "NOTE" in head
+    assert lines[1].endswith(f"{'c' * 90} of my own 0.1250")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "..." in typed("status")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -48,6 +48,10 @@ def test_a_script_starts_in_a_folder_of_that_machine(stage: FarStage, tmp_path: 
     run = stage.submit("./train.sbatch", "--chdir", str(there), "--wait")
     assert f"in {there} and {there}: data there" in logs(stage, run)
     assert not os.path.lexists(run.work)
+    (stage.folder / "other.sbatch").write_text("#!/bin/bash\npython3.99 train.py\n")
+    done = stage.call("submit", "./other.sbatch", "--cluster", stage.cluster, "--chdir", str(there))
+    assert "other.sbatch:2: a login shell on " in done.stderr
+    assert "has no python3.99 on its PATH" in done.stderr
     for folder, words in (("relative", "leave it out"), ("/no/such/folder", "no such folder")):
         done = stage.call("submit", "./train.sbatch", "--cluster", stage.cluster, "--chdir", folder)
         assert done.returncode in (2, 3)

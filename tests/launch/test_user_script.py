@@ -9,7 +9,14 @@ import pytest
 
 from clusterctl.launcher.config.script_resolution import resolve_script, resolve_script_again
 from clusterctl.launcher.config.secrets import written_secrets
-from clusterctl.launcher.config.user_script import UserScript, directives, find_script, read_script, unseen_starts
+from clusterctl.launcher.config.user_script import (
+    UserScript,
+    directives,
+    find_script,
+    missing_program,
+    read_script,
+    unseen_starts,
+)
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.user_script import read_frozen
@@ -313,3 +320,29 @@ def test_only_a_kill_runs_a_script_again(tmp_path: Path, errors: str, code: int,
 )
 def test_a_line_tells_what_looks_like_a_secret(line: str, names: list[str]) -> None:
     assert [*written_secrets(line)] == names
+
+
+@pytest.mark.parametrize(
+    ("lines", "missing"),
+    [
+        ("srun python train.py", (2, "python")),
+        ("# python\ncd x && python3.11 -m train", (3, "python3.11")),
+        ("there\nout=$(torchrun --nnodes 2 train.py)", (3, "torchrun")),
+        ("echo pythonic; ./python train.py; srun $PYTHON x; /opt/bin/python x", None),
+        ("there train.py", None),
+        ("module load python\nsrun python train.py", None),
+        ("  . venv/bin/activate\npython train.py", None),
+        ("export PATH=/opt/bin:$PATH\npython train.py", None),
+        ('eval "$(conda shell.bash hook)"\npython train.py', None),
+        ("srun --container-image=torch.sqsh python train.py", None),
+        ("apptainer exec torch.sif python train.py", None),
+        ("python a.py\nmodule load python", (2, "python")),
+    ],
+)
+def test_a_python_that_the_path_lacks_is_found(lines: str, missing: tuple[int, str] | None, tmp_path: Path) -> None:
+    for name in ("there", "torch"):
+        (tmp_path / name).touch(0o700)
+    assert missing_program(f"{BASH}{lines}\n", str(tmp_path)) == missing
+    for name in ("python", "python3.11", "torchrun"):
+        (tmp_path / name).touch(0o700)
+    assert missing_program(f"{BASH}{lines}\n", str(tmp_path)) is None

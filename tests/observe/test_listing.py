@@ -6,15 +6,18 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from clusterctl.launcher.observe import ended_runs
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
+from clusterctl.launcher.observe.runs import MOST_COUNTED
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Filter, listing
+from clusterctl.launcher.observe.status import Filter, Listing, listing
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -108,3 +111,20 @@ def test_removed_and_incomplete_runs_have_no_row(folder: Path, look: Any) -> Non
     (folder / gone.run).rename(folder / "elsewhere")
     (folder / "cora-20260103-030400-0001").mkdir()
     assert look(folder) == others
+
+
+def test_totals_count_all_runs_that_match_unless_they_are_very_many(folder: Path) -> None:
+    def row_of(status: Status, now: float) -> Row:
+        return Row(status.record.run.id, status.state, status.record.created, {})
+
+    def found(*, counted: bool) -> Listing:
+        return listing(folder, Filter(("cora",)), 3, row_of, EndedRuns(), counted=counted)
+
+    all_of_them = found(counted=True)
+    assert (len(all_of_them.rows), all_of_them.more, all_of_them.is_whole) == (3, RUNS - 3, True)
+    assert Counter(row.state for row in all_of_them.matching) == {State.FINISHED: RUNS - 1, State.FAILED: 1}
+    assert not (few := found(counted=False)).is_whole
+    assert len(few.matching) == 3
+    for number in range(MOST_COUNTED):
+        (folder / f"cora-20250102-030405-{number:04x}").mkdir()
+    assert found(counted=True) == replace(found(counted=False), as_of=mock.ANY)

@@ -50,6 +50,15 @@ def test_the_newest_run_is_read_in_detail_unless_another_one_is_selected(fabrica
     assert [status.record.run for status in overview.look().statuses] == [second, first]
 
 
+def test_runs_that_are_too_old_to_be_read_are_counted(fabricate, asked) -> None:
+    for number in range(5):
+        run = fabricate(f"cora-20260101-00000{number}-0000", ENDED)
+    overview = Overview(run.path.parent, count=2, slurm_of=lambda cluster: asked)
+    assert overview.look().older == 3
+    named = Overview(run.path.parent, count=2, runs=(run,), slurm_of=lambda cluster: asked)
+    assert named.look().older == 0
+
+
 def test_an_ended_run_is_read_once_and_again_after_a_resume(fabricate, asked, monkeypatch) -> None:
     run = fabricate(files=ENDED)
     read = []

@@ -125,6 +125,14 @@ def test_many_connections_at_once_carry_their_own_bytes_in_both_directions() -> 
     assert (tunnel.warnings, tunnel.end.ended) == ([], "the test is over")
 
 
+def test_it_listens_on_the_loopback_address_alone() -> None:
+    with echo_server() as port, Tunnel(port) as tunnel:
+        for address in ("127.0.0.2", "::1"):
+            with pytest.raises(OSError):  # refused, or without IPv6 unreachable
+                socket.create_connection((address, tunnel.local), 5)
+        assert tunnel.asked(b"here") == b"here"
+
+
 def test_a_connection_that_is_not_read_delays_no_other_and_stores_no_more_than_its_window() -> None:
     answer = echo_server(lambda _: bytes(20 * ends.WINDOW))
     with answer as port, Tunnel(port) as tunnel, tunnel.connect() as stuck:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,11 @@ def test_a_filter_a_sort_and_the_help_are_keys(session: Session) -> None:
         await session.press(pilot, "slash", *"queued q", "backspace", "backspace", "enter")
         assert session.app.is_running  # q is a letter here
         assert (session.app.view.choice.words, session.selected) == ("queued", WAITING)
+        words = headline(session.app.view, 120).plain
+        assert "filter: queued (1 match)" in words
+        older = replace(session.app.view, scene=replace(session.app.view.scene, older=200))
+        read = len(session.app.view.scene.statuses)
+        assert f" newest {read} of {read + 200} runs: " in headline(older, 120).plain
         await session.press(pilot, "escape")
         assert session.app.view.choice.words == ""
         await session.press(pilot, "s", "s")

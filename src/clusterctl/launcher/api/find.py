@@ -163,6 +163,7 @@ class Query:
     wanted: Filter = field(default_factory=Filter)
     count: int | None = None
     ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # these are read only once
+    counted: bool = False  # rows are for totals of all runs, not only of the newest `count`
 
     def look(self) -> RunStatuses:
         """The current status. Neither a damaged run nor an unreachable Slurm hides the other runs."""
@@ -186,7 +187,7 @@ class Query:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
             return Listing(looked.as_of, rows, looked.problems, looked.statuses)
-        found = listing(self.folder, self.wanted, self.count, row_of, self.ended, together)
+        found = listing(self.folder, self.wanted, self.count, row_of, self.ended, together, counted=self.counted)
         self.ended.save()
         return found
 
@@ -206,15 +207,16 @@ def query(
     tag: str | Iterable[str] = (),
     cluster: str | None = None,
     count: int | None = None,
+    counted: bool = False,
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
     wanted = Filter(_several(name), _states(_several(state)), age_seconds("since", since), frozenset(_several(tag)))
     folder = chosen_runs_folder(cluster)
-    many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
+    many = len(named) > _MANY or (not named and (count is None or counted or wanted.needs_reading))
     if not many:
         return Query(folder, named, wanted, count)
-    return Query(folder, named, wanted, count, ended_runs(folder))
+    return Query(folder, named, wanted, count, ended_runs(folder), counted)
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:

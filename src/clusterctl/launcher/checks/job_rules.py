@@ -17,7 +17,10 @@ from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, ok, 
 from clusterctl.launcher.checks.look import data_folder
 from clusterctl.launcher.checks.surroundings import NodeSize
 from clusterctl.launcher.config import shipped_folder
+from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.config.secrets import written_secrets
+from clusterctl.launcher.config.user_script import missing_program
 from clusterctl.launcher.slurm.fits import asked_of
 from clusterctl.launcher.submission.launched import launch_of, problems
 from clusterctl.launcher.submission.sbatch import SlurmRefused
@@ -289,11 +292,24 @@ def script_rules(
     if not script or not plan.script:
         return
     if plan.script.lost:
-        hint = "logs, why and status then know only what Slurm tells; set CLUSTERCTL_RUNS to another folder"
+        other = "set CLUSTERCTL_RUNS to another folder"
+        if client_data():  # that of the other machine does not count here
+            other = f"set `runs` of cluster {resolved.cluster.name} to another folder"
+        hint = f"logs, why and status then know only what Slurm tells; {other}"
         if resolved.job.restart.limit:
-            hint = "set CLUSTERCTL_RUNS to another folder, or leave restart.limit out"
+            hint = f"{other}, or leave restart.limit out"
             yield fail("script", f"restart.limit needs a start that is recorded: {plan.script.lost}", hint)
         yield warn("script", f"its start cannot be recorded: {plan.script.lost}", hint)
+    path = resolved.job.env.get("PATH") or inherited().get("PATH", "")
+    if client_data() and (missing := missing_program(script.text, path)):
+        number, program = missing
+        message = f"{script.place}:{number}: a login shell on {platform.node()} has no {program} on its PATH"
+        if resolved.cluster.setup:
+            message += f"; `setup` of cluster {resolved.cluster.name} is not run for batch scripts"
+        hint = (
+            "load its module or activate its environment in the script: what only an interactive shell sets is missing"
+        )
+        yield warn("script", message, hint)
     for number, line in enumerate(script.text.split("\n"), 1):
         if found := written_secrets(line):
             message = (

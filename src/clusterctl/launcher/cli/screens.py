@@ -139,14 +139,14 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
         if not scene.statuses and scene.problems:
             raise scene.problems[0]
         console = terminal.data()
-        height = console.height if console.is_terminal else terminal.LINES_OF_FILES
+        width, height = console.size if console.is_terminal else terminal.FRAME_OF_FILES
         findings: list[str] = []
         if scene.selected:
             try:
                 findings = explanation(Run(scene.selected.status.record.run.path).why())
             except ClusterctlError as error:
                 findings = error.text.splitlines()
-        console.print(frame(MonitorView(scene, tuple(findings)), console.width, height), soft_wrap=True)
+        console.print(frame(MonitorView(scene, tuple(findings)), min(width, console.width), height), soft_wrap=True)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")

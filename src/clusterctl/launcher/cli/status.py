@@ -109,7 +109,7 @@ def status(
             )
         _show_clusters(chosen.pop("cluster").split(","), output, count=most, **chosen)
         return
-    wanted = query(names, **chosen, count=most)
+    wanted = query(names, **chosen, count=most, counted=watch)
     sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
     if metric and sweep is None:
         raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
@@ -216,7 +216,8 @@ class _Looking:
         elif self.sort:
             looked = self.statuses()
             rows = tuple(runs_table.row_of(status, looked.as_of) for status in looked.statuses)
-            found = Listing(looked.as_of, rows, looked.problems, looked.statuses)
+            partly = not self.wanted.named and self.wanted.count is not None
+            found = Listing(looked.as_of, rows, looked.problems, looked.statuses, is_whole=not partly)
         else:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -54,6 +55,12 @@ UNSUPPORTED = {
 _UNSEEN = re.compile(
     r"""((?<![\w.~$}])/[\w./-]*/srun\b)|(\b(?:ba|z|k)?sh\s+(?:-\w*l\w*|--login)\b)|(?:^|[\s;&|(])(mpirun|mpiexec)(?=\s)"""
 )
+# What may change PATH, or has another one.
+_OTHER_PATH = re.compile(
+    r"""(?:^|[\s;&|("'])(?:source|\.|eval|module|ml|conda|mamba|micromamba|spack|pixi|uv|poetry|pipenv|apptainer|singularity|"""
+    r"""docker|podman|enroot|shifter|charliecloud|ch-run)\s|--container|--image|\bPATH="""
+)
+_PYTHONS = re.compile(r"(?:^|[\s;&|(])(python[\d.]*|torchrun|deepspeed|accelerate)(?=\s)")
 _SRUN = re.compile(r"(?:^|[\s;&|(])srun\s+([^;&|()`]*)")
 _TELLING = re.compile(r"--container|--pty|--unbuffered|--multi-prog|--bcast|-u$|.*%")
 OF_ENVIRONMENT = {"SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
@@ -190,6 +197,22 @@ def step_output_only(text: str) -> str:
     found = unseen_starts(text)
     places = [f"line {number}: {word}" for number, word in found[:3]] + ["..."] * (len(found) > 3)
     return f"step output only, where ranks cannot be seen: {', '.join(places)}" if found else ""
+
+
+def missing_program(text: str, path: str) -> tuple[int, str] | None:
+    """The first Python or starter of it that a script uses and that is not on `path`, with its line.
+
+    None if there is none, or after a line that may change PATH or enter a container.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        if _OTHER_PATH.search(line):
+            return None
+        for match in _PYTHONS.finditer(line):
+            if not shutil.which(match[1], path=path):
+                return number, match[1]
+    return None
 
 
 def directives(text: str) -> Iterator[Directive]:

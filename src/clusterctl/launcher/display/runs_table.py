@@ -25,6 +25,7 @@ from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_o
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
+from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,11 +84,23 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
 
 
 def totals(listing: Listing) -> str:
-    """The time, the number of runs in each state, and their GPU-hours: above a table that is shown again and again."""
-    counts = listing.states or Counter(row.state for row in listing.rows)
-    hours = _gpu_hours(listing.rows)
-    runs = f"{sum(counts.values())} runs: {states_in_words(counts)}" if counts else ""
-    return "  ".join(filter(None, [clock(listing.as_of), runs, f"{hours} GPU-hours" if hours else ""]))
+    """The time, the number of runs in each state, and their GPU-hours: above a table that is shown again and again.
+
+    They count all runs that match, however few of them have a row; if only the newest were read, the line says so.
+    """
+    rows = listing.matching or listing.rows
+    hours, newest = _gpu_hours(rows), "" if listing.is_whole else "newest "
+    facts = [
+        clock(listing.as_of),
+        f"{newest}{plural(len(rows), 'run')}: {states_in_words(_states(rows))}" if rows else "",
+        f"{hours} GPU-hours" if hours else "",
+        f"newest {len(listing.rows)} shown" if listing.more else "",
+    ]
+    return "  ".join(filter(None, facts))
+
+
+def _states(rows: Iterable[Row]) -> Counter[State]:
+    return Counter(row.state for row in rows)
 
 
 def _gpu_hours(rows: Iterable[Row]) -> str:
@@ -134,7 +147,7 @@ class RunsTable:
             if note_below:
                 self._lines.append([Segment(note_below)])
         if left_out := len(rows) - len(shown):
-            self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
+            self._lines.append([Segment(f"and {left_out + listing.more} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
             self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
 
@@ -307,7 +320,7 @@ def together(rows: Iterable[Row]) -> list[Row]:
         if group[0].run == name:  # not a sweep
             combined.append(group[0])
             continue
-        counts = Counter(row.state for row in group)
+        counts = _states(group)
         ended = sum(row.state.ended for row in group) / len(group)
         cells = {
             "RUN": name,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
-from clusterctl.launcher.observe.runs import newest_first
+from clusterctl.launcher.observe.runs import MOST_COUNTED, newest_first
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.timeline import TimelineEvent
 from clusterctl.launcher.slurm import Slurm
@@ -56,6 +56,7 @@ class Scene:
     problems: tuple[ConfigError | SlurmError, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    older: int = 0  # runs that were not read, up to `MOST_COUNTED`
 
 
 @dataclass
@@ -73,7 +74,8 @@ class Overview:
 
     def look(self, selected: str | None = None) -> Scene:
         """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
-        runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
+        written = self.runs or tuple(itertools.islice(newest_first(self.folder), max(self.count, MOST_COUNTED)))
+        runs = self.runs or written[: self.count]
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = statuses_of([run for run in runs if run not in kept], self.slurm_of, self.clock)
@@ -95,7 +97,8 @@ class Overview:
             if self._closely is None or self._closely.run != chosen.record.run:
                 self._closely = _Closely(chosen.record)
             closely = self._closely.look(chosen)
-        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()))
+        snapshots = tuple(self._snapshots.values())
+        return Scene(found.as_of, statuses, closely, found.problems, snapshots, older=len(written) - len(runs))
 
 
 class _Closely:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STAMP = "%Y%m%d-%H%M%S"
+MOST_COUNTED = 1000  # runs that a view looks for only to say how many there are
 _ZONES_SECONDS = 26 * 3600  # between the local times of two places
 
 

@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import time
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,9 +17,16 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.measurements import progress
-from clusterctl.launcher.observe.run_names import FAILED, job_name
+from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids
 from clusterctl.launcher.observe.run_record import make_directory, newer_records, read_record, unreadable
-from clusterctl.launcher.observe.runs import is_written, name_by_job, newest_first, newest_ids, newest_submissions
+from clusterctl.launcher.observe.runs import (
+    MOST_COUNTED,
+    is_written,
+    name_by_job,
+    newest_first,
+    newest_ids,
+    newest_submissions,
+)
 from clusterctl.launcher.observe.script_runs import note_ends
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
@@ -299,7 +305,9 @@ class Listing:
     looked: tuple[Status, ...] = ()  # of the rows that were not cached
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
-    states: Mapping[State, int] = field(default_factory=dict)  # of all runs, where rows combine several
+    matching: tuple[Row, ...] = ()  # one per run, where `rows` combine those of a sweep or are only the newest
+    more: int = 0  # rows that `count` left out
+    is_whole: bool = True  # False: older runs, if any, are not even among `matching`
 
 
 def listing(
@@ -309,12 +317,19 @@ def listing(
     row_of: Callable[[Status, float], Row],
     ended: EndedRuns,
     together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+    *,
+    counted: bool = False,
 ) -> Listing:
     """The newest `count` submissions in `folder` (None: all) that match `wanted`.
 
-    `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one.
+    `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one. With `counted`, all
+    that match are read unless they are very many: their rows are `matching`.
     """
-    if count is None or wanted.needs_reading:
+    is_whole = count is None or wanted.needs_reading
+    if counted and not is_whole:
+        matching = (run for run in run_ids(folder) if wanted.takes_id(run))
+        is_whole = not any(itertools.islice(matching, MOST_COUNTED, None))
+    if is_whole:
         ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
     else:
         ids = [*newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)]
@@ -329,8 +344,10 @@ def listing(
     found = (rows[run] for run in ids if run in rows)
     taken = [row for row in found if wanted.takes(row.state, row.created, looked.as_of, row.tags)]
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
-    shown, states = tuple(itertools.islice(together(taken), count)), Counter(row.state for row in taken)
-    return Listing(looked.as_of, shown, problems, looked.statuses, states=states)
+    combined = [*together(taken)]
+    shown = tuple(combined[:count])
+    more = len(combined) - len(shown)
+    return Listing(looked.as_of, shown, problems, looked.statuses, matching=tuple(taken), more=more, is_whole=is_whole)
 
 
 # The states that `@failed` means.

@@ -32,6 +32,7 @@ from clusterctl.launcher.display.plain import (
     share,
 )
 from clusterctl.launcher.display.runs_table import note, state_style
+from clusterctl.launcher.observe.runs import MOST_COUNTED
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import number, score_of
 from clusterctl.shared.spec.values import plural
@@ -148,8 +149,12 @@ def headline(view: MonitorView, width: int) -> Text:
     """The first line: number of runs, age of Slurm's data, first problem."""
     scene = view.scene
     alive = sum(not status.state.ended for status in scene.statuses)
-    line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
-    for words in in_words(view.choice):
+    runs = f"{plural(len(scene.statuses), 'run')}, {alive} alive"
+    if scene.older:
+        total = len(scene.statuses) + scene.older
+        runs = f"newest {len(scene.statuses)} of {total:,}{'+' * (total >= MOST_COUNTED)} runs: {alive} alive"
+    line = Text.assemble((" clusterctl ", "bold reverse"), f" {runs}")
+    for words in in_words(scene, view.choice):
         line.append(f"  {plain(words)}", "yellow")
     line.append(f"  {clock(scene.as_of)}")
     if scene.snapshots:

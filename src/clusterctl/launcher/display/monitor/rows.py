@@ -56,8 +56,7 @@ class RunRow(NamedTuple):
 
 def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
     """The rows of a scene. Sorted by a column, every run has its own, so that the best can be found."""
-    words = choice.words.casefold().split()
-    found = [status for status in scene.statuses if all(word in _searched(status, scene) for word in words)]
+    found = _matching(scene, choice)
     if choice.order:
         column = choice.order
         known = column != "loss" or any("loss" in status.metrics for status in found)
@@ -74,6 +73,11 @@ def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
         rows.append(RunRow(group[0], name, tuple(group), is_open))
         rows += [RunRow(status) for status in group] if is_open else []
     return rows
+
+
+def _matching(scene: Scene, choice: Choice) -> list[Status]:
+    words = choice.words.casefold().split()
+    return [status for status in scene.statuses if all(word in _searched(status, scene) for word in words)]
 
 
 def _searched(status: Status, scene: Scene) -> str:
@@ -172,9 +176,9 @@ def _label(status: Status) -> str:
     return plain(" ".join(filter(None, [job.note, *(f"#{tag}" for tag in job.tags)])))
 
 
-def in_words(choice: Choice) -> Iterable[str]:
+def in_words(scene: Scene, choice: Choice) -> Iterable[str]:
     """How the list is narrowed and sorted, for the headline."""
     if choice.words:
-        yield f"filter: {choice.words}"
+        yield f"filter: {choice.words} ({len(_matching(scene, choice))} match)"
     if choice.order:
         yield f"sorted by {choice.order}"
