@@ -115,7 +115,7 @@ def resolve(
 def check_without_cluster(
     job: str | None, settings: Sequence[str] = (), program: Sequence[str] = (), stage: str | None = None
 ) -> Job:
-    """The job as written. Raises what `resolve` would raise on any cluster: for the file, keys, values, a bare script."""
+    """The job as written. Raises what `resolve` would raise for its file, keys and values on any cluster."""
     values, path, _, _ = _layered(job, Values(), settings, os.environ, current_folder(), program=program, stage=stage)
     _drop_auto(values)
     written = read_values(Job, values, path)
