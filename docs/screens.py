@@ -73,6 +73,7 @@ class Terminal:
 
     def type(self, command: str, until: str, *, again: bool = False) -> None:
         """Type `command` and wait until it shows `until`; with `again`, retype it until then."""
+        self._wait_for_prompt()
         self.press(command, "Enter")
         deadline = time.monotonic() + 180
         while until not in (screen := self._captured()).rpartition(command)[2]:
@@ -82,6 +83,14 @@ class Terminal:
             if again:
                 self.press(command, "Enter")
         time.sleep(1)  # wait for the remaining output and the prompt
+
+    def _wait_for_prompt(self) -> None:
+        """Wait until the shell reads: what is typed before is shown twice."""
+        deadline = time.monotonic() + 60
+        while not self._captured().rstrip().endswith("$"):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the shell showed no prompt:\n{self._captured()}")
+            time.sleep(0.1)
 
     def press(self, *keys: str) -> None:
         subprocess.run([*self.tmux, "send-keys", *keys], check=True)

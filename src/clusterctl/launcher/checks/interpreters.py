@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.checks.check import Check, fail, ok, warn
-from clusterctl.launcher.checks.surroundings import Interpreter, Seen, SetupProblem
-from clusterctl.shared.record.files import exists
+from clusterctl.launcher.checks.surroundings import Interpreter, ProgramProblem, Seen, SetupProblem
+from clusterctl.launcher.config.program import with_interpreter
+from clusterctl.shared.record.files import exists, read_beginning
 from clusterctl.shared.record.interpreter import environment, of_any_version
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("torch",)
 VERSION_SECONDS = 10
+_FIRST_LINE = 256  # what the kernel reads of it (BINPRM_BUF_SIZE)
 PACKAGES_SECONDS = 30  # a package without metadata is imported, perhaps from a slow file system
 _ASK_VERSION = "import json, sys; print(json.dumps({'version': sys.version_info[:3]}))"
 _ASK_PACKAGES = f"""
@@ -114,6 +116,63 @@ def find_setup_problem(setup: Sequence[str], of_cluster: int) -> SetupProblem | 
     number = min(max(int((begun or said)[1]), 1), len(setup))
     text = textwrap.shorten(setup[number - 1], 60, placeholder=" ...")
     return SetupProblem(number, text, said[2], number <= of_cluster)
+
+
+def find_program_problem(
+    argv: Sequence[str], code: Path, project: Path, python: str, nodes_are_here: bool
+) -> ProgramProblem | None:
+    """Why execve(2) would refuse the file that `argv` begins with; None if it would not, or if that is unknown here.
+
+    A relative path is looked up in `code`, the copy of `project`. A name without a slash is looked up on the nodes'
+    PATH, which begins with the folder of `python`: it is not checked.
+    """
+    if not argv or "/" not in argv[0]:
+        return None
+    path, typed = code / argv[0], shlex.quote(str(project / argv[0]))
+    has_interpreter = with_interpreter(argv) != [*argv]
+
+    def found(problem: str, hint: str = "", certain: bool = True) -> ProgramProblem:
+        return ProgramProblem(tuple(argv), f"cannot start {argv[0]}: {problem}", hint, certain)
+
+    if not exists(path):
+        certain = nodes_are_here or not argv[0].startswith("/")
+        if path.is_symlink():
+            return found(f"its link leads nowhere: {path.readlink()}", f"see: ls -l {typed}", certain)
+        hint = "paths are relative to the job's `code` folder, by default the current one"
+        return (
+            found("no such file", f"see: ls -l {shlex.quote(argv[0])}" if argv[0].startswith("/") else hint)
+            if certain
+            else None
+        )
+    if path.is_dir():
+        return found("it is a folder", "name the program in it; a Python package starts with: python -m PACKAGE")
+    try:
+        start = read_beginning(path, _FIRST_LINE)
+    except (OSError, ValueError):  # programs need not be readable
+        start = b"\0"
+    first, rest = start.partition(b"\n")[::2]
+    words = os.fsdecode(first[2:]).split()
+    if start.startswith(b"\xef\xbb\xbf#!"):
+        return found("it begins with a byte order mark, not with #!", f"sed -i '1s/^\\xEF\\xBB\\xBF//' {typed}")
+    if not start.startswith(b"#!") and b"\0" not in start:
+        example = f"its first line must name its interpreter, for example: #!/bin/bash; see: head -1 {typed}"
+        return found("it does not begin with #!", "" if has_interpreter else example)
+    if start.startswith(b"#!"):
+        if first.endswith(b"\r") and (rest or len(start) < _FIRST_LINE):
+            return found("its lines end in \\r\\n, as on Windows", f"sed -i 's/\\r$//' {typed}")
+        another = "" if has_interpreter else f"name another one in its first line; see: head -1 {typed}"
+        if not words:
+            return found("no interpreter after #!", another)
+        if not exists(code / words[0]):
+            return found(f"no such interpreter: {words[0]}", another, nodes_are_here)
+        by_name = words[1] if words[0].endswith("/env") and len(words) > 1 else ""
+        if re.fullmatch(r"[^-=/][^=/]*", by_name) and not (
+            shutil.which(by_name) or exists(Path(python).parent / by_name)
+        ):
+            return found(f"its interpreter is not on PATH: {by_name}", another, nodes_are_here)
+    if not os.access(path, os.X_OK):
+        return found("it is not executable", "" if has_interpreter else f"chmod +x {typed}")
+    return None
 
 
 def interpreter_rules(found: Surroundings) -> Iterator[Check]:

@@ -5,10 +5,12 @@ Also the checks of a batch script of the user's own, and sbatch's refusals in te
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,15 +18,16 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, ok, warn
 from clusterctl.launcher.checks.look import data_folder
 from clusterctl.launcher.checks.surroundings import NodeSize
-from clusterctl.launcher.config import shipped_folder
+from clusterctl.launcher.config import load_cluster, shipped_folder
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.program import parted, with_interpreter
 from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.config.user_script import missing_program
 from clusterctl.launcher.slurm.fits import asked_of
 from clusterctl.launcher.submission.launched import launch_of, problems
 from clusterctl.launcher.submission.sbatch import SlurmRefused
-from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.errors import ClusterctlError, SlurmError
 from clusterctl.shared.spec import WORKLOADS, from_record, to_record
 from clusterctl.shared.spec.job import EXPEDITE
 from clusterctl.shared.spec.values import GpuCount, plural
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.user_script import UserScript
     from clusterctl.launcher.submission.plan import Plan
-    from clusterctl.shared.spec import Batches, Job, Resources
+    from clusterctl.shared.spec import Batches, Cluster, Job, Resources
 
 
 GOES_ON = "restarts through the queue:"  # how a run is started again follows
@@ -81,6 +84,9 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
         key = "program" if found.wanted and found.wanted.resolved.job.role else "argv"
         hint = f"paths in {key} are relative to the job's `code` folder, by default the current one"
         yield fail("program", f"{key}: no such file: {program.path}", hint)
+    if found.wanted and (wrong := found.wanted.program_problem):
+        hint = wrong.hint or _by_interpreter(found.wanted.resolved, wrong.argv)
+        yield (fail if wrong.certain else warn)("program", wrong.problem, hint)
     for key, module in found.wanted.modules if found.wanted else ():
         if not module.there:
             hint = "unless the Python of the ranks has such a package; another folder: `code = FOLDER`"
@@ -88,6 +94,27 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
     if found.wanted and found.wanted.forward and (problem := found.wanted.forward.problem):
         what, hint = problem
         yield fail("program", f"train.model = {getattr(found.wanted.resolved.job.train, 'model', '')}: {what}", hint)
+
+
+def _by_interpreter(resolved: Resolved, argv: Sequence[str]) -> str:
+    """The command, or the key of the job file, that starts a script by its interpreter."""
+    ours, program = parted(resolved.typed)
+    if not program:
+        return (
+            f"`{'program' if resolved.job.role else 'argv'} = {json.dumps(with_interpreter(argv), ensure_ascii=False)}`"
+        )
+    kept = [word for setting in resolved.secrets.hide_typed(resolved.settings) for word in ("--set", setting)]
+    options = [*(cluster_flag(resolved.cluster) or ()), *kept]
+    return shlex.join(["clusterctl", *ours, *options, "--", *with_interpreter(program[1:])])
+
+
+def cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:
+    """The flag that names the cluster, unless it is the default; None if it has only a path."""
+    for name in (None, cluster.name):
+        with suppress(ClusterctlError):
+            if load_cluster(name) == cluster:
+                return ("--cluster", name) if name else ()
+    return None
 
 
 def launcher_rules(found: Surroundings) -> Iterator[Check]:

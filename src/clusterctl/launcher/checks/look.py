@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.checks.data_size import batches
-from clusterctl.launcher.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
+from clusterctl.launcher.checks.interpreters import (
+    ask_packages,
+    ask_version,
+    find_interpreter,
+    find_program_problem,
+    find_setup_problem,
+)
 from clusterctl.launcher.checks.memory import estimate
 from clusterctl.launcher.checks.surroundings import (
     Folder,
@@ -49,7 +55,7 @@ from clusterctl.shared.spec.train import likeliest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts, ProgramProblem
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.submission.plan import Plan
@@ -147,6 +153,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             memory=estimate(job),
             data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
             program=None if plan.setup else _program(job, plan),
+            program_problem=_program_problem(resolved, plan),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
             forward=_forward(job, plan),
@@ -317,6 +324,21 @@ def _program(job: Job, plan: Plan) -> Seen | None:
         and argv[0].rpartition("/")[2].rstrip("0123456789.") == "python"
     ]
     return next((one for one in seen if not one.there), seen[0] if seen else None)
+
+
+def _program_problem(resolved: Resolved, plan: Plan) -> ProgramProblem | None:
+    """What is wrong with the first file that a program on the host begins with and that would not start."""
+    job, code = resolved.job, _code(resolved.job, plan)
+    if job.workload != "command" or job.images:
+        return None
+    here, project = resolved.cluster.nodes_are_here, Path(job.code or "/")
+    problems = (
+        find_program_problem(argv, Path(code or "/"), project, plan.python, here)
+        for argv in job.programs
+        if argv and (code or argv[0].startswith("/"))
+    )
+    found = next(filter(None, problems), None)
+    return found and found._replace(certain=found.certain and not plan.setup)  # which may make or replace it
 
 
 def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:

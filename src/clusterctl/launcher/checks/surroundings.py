@@ -135,6 +135,15 @@ class SetupProblem(NamedTuple):
     of_cluster: bool
 
 
+class ProgramProblem(NamedTuple):
+    """Why a file that a program begins with would not start. It is not `certain` where the nodes may differ."""
+
+    argv: tuple[str, ...]
+    problem: str
+    hint: str = ""  # empty: start it by its interpreter
+    certain: bool = True
+
+
 @dataclass(frozen=True)
 class WantedRun:
     """The requested run and its surroundings."""
@@ -146,6 +155,7 @@ class WantedRun:
     memory: Estimate | None = None  # by formula; None: a program or a model of the user's own, or unknown data
     data_here: bool = False  # the folder suggested in the hint already contains a data set
     program: Seen | None = None  # the script of workload "command"
+    program_problem: ProgramProblem | None = None
     nodes_have_names: bool = True  # False if its ranks could not find each other by the names of their nodes
     modules: tuple[tuple[str, Seen], ...] = ()  # of the user's code, with the key that refers to them
     forward: Forward | None = None  # of the user's model, if its source shows it

@@ -6,7 +6,6 @@ The rules for notifications, local copies of code and trackers are here, too; RU
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.interpreters import interpreter_rules, program_rules
 from clusterctl.launcher.checks.job_rules import (
     batch_rules,
+    cluster_flag,
     code_rules,
     data_rules,
     explain_refusal,
@@ -27,10 +27,9 @@ from clusterctl.launcher.checks.job_rules import (
 from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.launcher.checks.memory import estimate, memory_rules
-from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.submission.sbatch import SlurmRefused
-from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
+from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.files import LOCAL
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
     """The command that would pass, or the settings to add if the typed command is unknown; and the checks' hints."""
     changes = {key: value for check in fatal for key, value in check.changes.items()}
     first = [check.first for check in fatal if check.first] if changes else []
-    cluster, remedy = _cluster_flag(resolved.cluster) if changes else None, ""
+    cluster, remedy = cluster_flag(resolved.cluster) if changes else None, ""
     if changes and resolved.typed and cluster is not None and all(check.changes for check in fatal):
         settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
         kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
@@ -177,12 +176,3 @@ def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
         added = " ".join(f"`{key} = {value}`" for key, value in changes.items())
         remedy = ", then ".join([*first, f"add {added}"])
     return "\n".join(dict.fromkeys(filter(None, [remedy, *(check.hint for check in fatal)])))
-
-
-def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:
-    """The flag that names the cluster, unless it is the default; None if it has only a path."""
-    for name in (None, cluster.name):
-        with suppress(ClusterctlError):
-            if load_cluster(name) == cluster:
-                return ("--cluster", name) if name else ()
-    return None

@@ -18,22 +18,27 @@ from clusterctl.shared.spec import Cluster
 from clusterctl.shared.spec.cluster import UserConfiguration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SITE_FILE = Path("/etc/clusterctl/cluster.toml")
+ANY_SLURM = Cluster(name="slurm")  # that whose commands are on PATH
 _OF_USERS = ("host", "kind", "name", "remote_python")
+
+
+class NoClusterChosen(UsageError):
+    """No cluster is chosen on a machine with sbatch."""
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
     """The cluster called `name`, or else of CLUSTERCTL_CLUSTER, the user's configuration, or `local`.
 
-    `local` is a default only without sbatch, so that nobody trains on a login node by accident (UsageError).
+    `local` is a default only without sbatch, so that nobody trains on a login node by accident (NoClusterChosen).
     """
     cwd = cwd or current_folder()
     name = _chosen(name, environment)
     if not name:
         if shutil.which("sbatch", path=environment.get("PATH")):
-            raise UsageError(
+            raise NoClusterChosen(
                 "which cluster? this machine has sbatch, so nothing runs here by default",
                 '`cluster=NAME`, or CLUSTERCTL_CLUSTER=NAME; to run on this machine anyway: `cluster="local"`',
             )
@@ -49,6 +54,15 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
         hint = "choose a cluster whose file has a `host`: clusterctl config list"
         raise UsageError(f"cluster {cluster.name}: this machine runs {system}, and jobs run on Linux only", hint)
     return replace(cluster, host=None, remote_python=None) if client_data() else cluster  # this machine is the host
+
+
+def cluster_for(name: str | None, check: Callable[[], object]) -> Cluster:
+    """`load_cluster`; with none chosen, `check` is called first, to raise for mistakes that any cluster would show."""
+    try:
+        return load_cluster(name)
+    except NoClusterChosen:
+        check()
+        raise
 
 
 def site_file() -> Path | None:
@@ -83,7 +97,7 @@ def cluster_of_jobs(name: str | None) -> Cluster:
     """Like `load_cluster`, to look at jobs: with none chosen, the Slurm whose commands are on PATH."""
     if _chosen(name, os.environ) or not shutil.which("squeue"):
         return load_cluster(name)
-    return Cluster(name="slurm")
+    return ANY_SLURM
 
 
 def cluster_file(name: str | None) -> Path | None:

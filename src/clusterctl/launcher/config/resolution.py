@@ -96,6 +96,45 @@ def resolve(
     Raises ConfigError with all problems and their locations.
     """
     cwd, settings = cwd or current_folder(), tuple(settings)
+    values, path, file, overrides = _layered(
+        job, cluster_values(cluster), settings, environment, cwd, program=program, stage=stage
+    )
+    of_job = file.get(("container", "mounts"))
+    mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
+    if mounts and ("container", "mounts") not in overrides.origins:
+        values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
+    complete, origins = _read_job(values, cluster, path, cwd)
+    secrets = secrets_of(complete, cluster, environment).having(
+        cluster.env, file.get(("env",)), overrides.get(("env",))
+    )
+    named = [*([] if job is None else [job]), *(["--stage", stage] if stage else [])]
+    typed = ["submit", *named, *(["--", *program] if program else [])]
+    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings, stage)
+
+
+def check_without_cluster(
+    job: str | None, settings: Sequence[str] = (), program: Sequence[str] = (), stage: str | None = None
+) -> Job:
+    """The job as written. Raises what `resolve` would raise for its file, keys and values on any cluster."""
+    values, path, _, _ = _layered(job, Values(), settings, os.environ, current_folder(), program=program, stage=stage)
+    _drop_auto(values)
+    written = read_values(Job, values, path)
+    if problems := list(_of_bare_script(written)):
+        raise explained(problems, values, path)
+    return written
+
+
+def _layered(
+    job: str | None,
+    of_cluster: Values,
+    settings: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    *,
+    program: Sequence[str],
+    stage: str | None,
+) -> tuple[Values, Path, Values, Values]:
+    """All values in order, where mistakes are reported, and the layers of the job file and of `settings`."""
     values = Values()
     if job is not None:
         path = find_file("jobs", job, cwd)
@@ -114,7 +153,7 @@ def resolve(
     of_user = user_values()
     of_user.drop(("cluster",))  # not a key of jobs
     values.layer(of_user)
-    values.layer(cluster_values(cluster))
+    values.layer(of_cluster)
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
             values.put(("resources", name), environment[variable], f"environment {variable}")
@@ -123,17 +162,7 @@ def resolve(
     values.layer(overrides)
     if program:
         values.put(("argv",), list(program), ORIGIN)
-    of_job = file.get(("container", "mounts"))
-    mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
-    if mounts and ("container", "mounts") not in overrides.origins:
-        values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
-    complete, origins = _read_job(values, cluster, path, cwd)
-    secrets = secrets_of(complete, cluster, environment).having(
-        cluster.env, file.get(("env",)), overrides.get(("env",))
-    )
-    named = [*([] if job is None else [job]), *(["--stage", stage] if stage else [])]
-    typed = ["submit", *named, *(["--", *program] if program else [])]
-    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings, stage)
+    return values, path, file, overrides
 
 
 def resolve_again(
@@ -176,14 +205,18 @@ def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[
 
     A request that is `auto` has its default, and that origin: `api.submitting.past_runs` replaces it.
     """
-    for key in (("resources", "memory"), ("resources", "time")):
-        if values.get(key) == AUTO:
-            values.drop(key)
-            values.origins[key] = AUTO
+    _drop_auto(values)
     job = _completed(read_values(Job, values, file), cluster, values, file, cwd)
     if problems := list(contradictions(job, cluster)):
         raise explained(problems, values, file)
     return job, {".".join(key): origin for key, origin in values.origins.items()}
+
+
+def _drop_auto(values: Values) -> None:
+    for key in (("resources", "memory"), ("resources", "time")):
+        if values.get(key) == AUTO:
+            values.drop(key)
+            values.origins[key] = AUTO
 
 
 def overrides_of(settings: Iterable[str], workload: object) -> Values:
@@ -382,10 +415,14 @@ def _of_lost_nodes(job: Job) -> Iterator[Problem]:
         yield Problem(("restart", "min_nodes"), message)
 
 
-def _of_programs(job: Job) -> Iterator[Problem]:
-    """For scripts without their interpreter, and programs that would start processes on all nodes in each task."""
+def _of_bare_script(job: Job) -> Iterator[Problem]:
     if job.workload == "command" and job.argv and needs_interpreter(job.argv):
         yield Problem(("argv",), f"not a program on PATH, but a script: {job.argv[0]}", hint=command_of(job.argv))
+
+
+def _of_programs(job: Job) -> Iterator[Problem]:
+    """For scripts without their interpreter, and programs that would start processes on all nodes in each task."""
+    yield from _of_bare_script(job)
     resources = job.resources
     tasks = resources.nodes * (resources.tasks_per_node or 1)
     launch = find_launch(job.argv) if job.workload == "command" and tasks > 1 else None

@@ -17,12 +17,13 @@ from clusterctl.launcher.checks.check import Verdict
 from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import GOES_ON, large_batch, restart_rules
 from clusterctl.launcher.checks.memory import estimate
-from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
+from clusterctl.launcher.config import current_folder, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.clusters import ANY_SLURM, cluster_for
 from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
-from clusterctl.launcher.config.resolution import AUTO
+from clusterctl.launcher.config.resolution import AUTO, check_without_cluster
 from clusterctl.launcher.config.roles import HasStages as HasStages
 from clusterctl.launcher.config.roles import stages_of
 from clusterctl.launcher.config.shown import SILENT, Shown
@@ -78,15 +79,17 @@ def load(
     machine. `overrides` are values by key, or `KEY=VALUE` as for --set. `profile` traces some steps on every rank.
     Raises NotFoundError, and ConfigError with all problems.
     """
-    name = None if job is None else os.fspath(job)
+    name, words, changes = None if job is None else os.fspath(job), tuple(program_words(program)), settings(overrides)
     if name and (path := find_script(name, current_folder())):
         if stage or profile:
             given = "`stage=`" if stage else "`profile=`"
             raise UsageError(f"{given} does not apply to a batch script", f"leave it out: clusterctl submit {name}")
-        script = read_script(path, name, tuple(program_words(program)))
+        script = read_script(path, name, words)
         sent_from = current_folder() if client_data() else None
-        return resolve_script(script, load_cluster(cluster), settings(overrides), sent_from=sent_from)
-    resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
+        target = cluster_for(cluster, lambda: resolve_script(script, ANY_SLURM, changes, sent_from=sent_from))
+        return resolve_script(script, target, changes, sent_from=sent_from)
+    target = cluster_for(cluster, lambda: check_without_cluster(name, changes, words, stage))
+    resolved = resolve(name, target, changes, program=words, stage=stage)
     if AUTO in resolved.origins.values():
         from clusterctl.launcher.api.submitting.past_runs import with_auto  # late: reads runs
 

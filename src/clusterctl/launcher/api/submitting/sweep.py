@@ -15,9 +15,11 @@ from clusterctl.launcher.api.settings import axes_typed, program_words, settings
 from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submission import PlannedRun, rules_of
 from clusterctl.launcher.checks.verify import explained
-from clusterctl.launcher.config import current_folder, load_cluster, resolve, resolve_script, runs_folder
+from clusterctl.launcher.config import current_folder, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
+from clusterctl.launcher.config.clusters import ANY_SLURM, cluster_for
 from clusterctl.launcher.config.environment import with_environment
+from clusterctl.launcher.config.resolution import check_without_cluster
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script
@@ -75,11 +77,21 @@ def load_sweep(
     swept = {key_of(setting): "" for row in rows for setting in row}
     if twice := next((key for key in map(key_of, given) if key in swept), None):
         raise UsageError(f"{twice} is both swept and set to one value", "use only one of these options")
-    target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
+    name, words = None if job is None else os.fspath(job), program_words(program)
     names = names_of_program(rows)
     path = find_script(name, current_folder()) if name else None
     script = read_script(path, name) if name and path else None
     sent_from = current_folder() if client_data() else None
+
+    def check() -> None:
+        for row in rows:
+            keys = [*given, *(setting for setting in row if key_of(setting) not in names)]
+            if script:
+                resolve_script(script, ANY_SLURM, keys, sent_from=sent_from)
+            elif not (written := check_without_cluster(name, keys, words)).role:
+                filled(words or written.argv, row, names)
+
+    target = cluster_for(cluster, check)
 
     def resolved(script: UserScript, arguments: Sequence[str], settings: Sequence[str]) -> Resolved:
         return resolve_script(replace(script, arguments=tuple(arguments)), target, settings, sent_from=sent_from)
