@@ -220,7 +220,7 @@ def lr_ignored(right: Function) -> Function:
     return init
 
 
-@at(f"{_GRAPH}.sharded_table", "ShardedTable.collect")
+@at(f"{_GRAPH}.embeddings", "ShardedTable.collect")
 def gradient_of_one_rank(right: Function) -> Function:
     def collect(table: Any) -> Any:
         """The gradients of the other ranks are lost."""
@@ -301,7 +301,7 @@ def in_place(right: Function) -> Function:
     return lambda model, sample, users, *given: right(model, sample, users.mul_(2), *given)
 
 
-@at(f"{_GRAPH}.gin", "Gin.__init__")
+@at(f"{_GRAPH}.convolutions", "Gin.__init__")
 def lazy(right: Function) -> Function:
     def init(model: Any, inputs: int, hidden: int, classes: int, *given: Any) -> None:
         right(model, inputs, hidden, classes, *given)

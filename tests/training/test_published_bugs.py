@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 import torch
-from clusterctl.engine.graph.gin import Gin, PlainGin
 from support import published_bugs as bugs
 from support.made_graphs import random_shop
 from support.published_bugs import PublishedBug
@@ -32,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.convolutions import Gin, PlainGin
 from clusterctl.engine.graph.recommender import ITEM, USER, Recommender, fan_outs
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import Graph
