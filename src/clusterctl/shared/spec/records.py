@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
 
 T = TypeVar("T")
 UNKNOWN_KEY = "unknown key"
+_CLOSE_ELSEWHERE = 0.75  # similarity of spellings: among the keys of all tables, one is always somewhat like another
 # Keys that had another name: an error names the new one, and in records of runs they are read as it.
 RENAMED: dict[tuple[str, ...], tuple[str, str]] = {("resources", "stage_code"): ("resources", "local_code")}
 
@@ -147,9 +148,8 @@ def _placed(problem: Problem, paths: list[tuple[str, ...]]) -> Problem:
     if not close and (not problem.nearest or len(problem.path) == 1):
         close = _with_word(key, last)
     if not close:  # of equally close ones, the key of the same table
-        close = max(
-            (problem.nearest, nearest(key, last)), key=lambda name: difflib.SequenceMatcher(None, name, key).ratio()
-        )
+        elsewhere = next(iter(difflib.get_close_matches(key, last, n=1, cutoff=_CLOSE_ELSEWHERE)), "")
+        close = max((problem.nearest, elsewhere), key=lambda name: difflib.SequenceMatcher(None, name, key).ratio())
     found = [path for path in paths if path[-1] == close != problem.nearest]
     return problem._replace(nearest=" or ".join(".".join(path) for path in found[:3])) if found else problem
 
