@@ -43,5 +43,5 @@ if any(word.endswith("shared/node/__main__.py") for word in sys.orig_argv):
     signal.signal(signal.SIGPROF, dawdle)
     signal.siginterrupt(signal.SIGPROF, False)
     signal.setitimer(signal.ITIMER_PROF, WORK)
-    # A standby forks the ranks, which inherit the handler but no timer.
-    os.register_at_fork(after_in_child=lambda: signal.setitimer(signal.ITIMER_PROF, WORK))
+    if "CLUSTERCTL_ATTEMPT" not in os.environ:  # a standby forks ranks, which inherit the handler but no timer
+        os.register_at_fork(after_in_child=lambda: signal.setitimer(signal.ITIMER_PROF, WORK))
