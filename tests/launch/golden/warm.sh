@@ -279,7 +279,7 @@ cctl_ended_in_setup() { # exit code
   trap - DEBUG ERR EXIT
   cctl_code=$1
   [ "$cctl_code" -ne 0 ] || cctl_code=1 # the run has not finished
-  cctl_time cctl_end
+  cctl_moment_of cctl_end
   cctl_record host.json \
     ", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\", \"setup_ended\": $cctl_line"
   [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
@@ -428,7 +428,7 @@ cctl_has_successor() { # the user may have cancelled it
     [[ $(cctl_ask 30 scontrol show job "$cctl_successor") == *JobState=PENDING* ]] ||
     { cctl_successor='' cctl_later=() && return 1; }
 }
-cctl_listed() { # the jobs in which the run can go on
+cctl_next_jobs() { # the jobs in which the run can go on
   local IFS=,
   echo "${cctl_later[*]:-$cctl_own_job}"
 }
@@ -587,12 +587,12 @@ cctl_with_retries cctl_log_here
 trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
 # The seconds since the epoch into a variable, from bash 5 on with their fraction: a restart in the job takes less than one.
 # Without a program: a node that is shutting down may not start any more.
-cctl_time() {
+cctl_moment_of() {
   local cctl_now=${EPOCHREALTIME/[!0-9]/.}
   [[ $cctl_now =~ ^[0-9]+[.][0-9]+$ ]] || printf -v cctl_now '%(%s)T' -1
   printf -v "$1" %s "$cctl_now"
 }
-cctl_time cctl_start
+cctl_moment_of cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
@@ -691,13 +691,13 @@ cctl_node_setup_failed= # a field of host.json if one of its lines has failed
 cctl_set_up_nodes() {
   [ "${#cctl_node_setup[@]}" -gt 0 ] || return 0
   local cctl_moment
-  cctl_time cctl_moment
+  cctl_moment_of cctl_moment
   cctl_setup_times=", \"node_setup_start\": $cctl_moment"
   cctl_record host.json "" # for those who watch the run
   cctl_with_retries mkdir -p "$cctl_attempt/node_setup" &&
     cctl_on_each_node 0 --kill-on-bad-exit=1 --chdir="$cctl_run/work" "${cctl_node_setup[@]}"
   local cctl_ended=$?
-  cctl_time cctl_moment
+  cctl_moment_of cctl_moment
   cctl_setup_times+=", \"node_setup_end\": $cctl_moment"
   cctl_record host.json ""
   [ "$cctl_ended" -ne 0 ] || return 0
@@ -761,7 +761,7 @@ cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cct
     trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
   "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
-cctl_time cctl_end
+cctl_moment_of cctl_end
 
 cctl_superseded() {
   local cctl_later=$((cctl_number + 1))
@@ -961,7 +961,7 @@ cctl_time_limit() {
 # Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 cctl_leave_out() {
   [ -z "$cctl_unfit" ] ||
-    (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_listed)" "ExcNodeList=$cctl_unfit") ||
+    (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_next_jobs)" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
 cctl_exclude() { # why, nodes: from the next start, beside those that are excluded by now

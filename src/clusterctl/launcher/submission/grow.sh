@@ -104,7 +104,7 @@ cctl_go_on_with_more() {
     --mem-per-cpu=*) cctl_change=MinMemoryCPU=${cctl_more[0]#*=} ;;
   esac
   if cctl_has_successor; then
-    cctl_answer=$(trap '' TERM; timeout -s KILL 30 scontrol update "JobId=$(cctl_listed)" "$cctl_change" 2>&1) && return
+    cctl_answer=$(trap '' TERM; timeout -s KILL 30 scontrol update "JobId=$(cctl_next_jobs)" "$cctl_change" 2>&1) && return
     cctl_problem=", \"requeue_problem\": \"$(cctl_in_json "${cctl_answer:-scontrol update failed}")\""
     return 1
   fi

@@ -72,7 +72,7 @@ cctl_ended_in_setup() { # exit code
   trap - DEBUG ERR EXIT
   cctl_code=$1
   [ "$cctl_code" -ne 0 ] || cctl_code=1 # the run has not finished
-  cctl_time cctl_end
+  cctl_moment_of cctl_end
   cctl_record host.json \
     ", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\", \"setup_ended\": $cctl_line"
   [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true

@@ -139,7 +139,7 @@ cctl_has_successor() { # the user may have cancelled it
     [[ $(cctl_ask 30 scontrol show job "$cctl_successor") == *JobState=PENDING* ]] ||
     { cctl_successor='' cctl_later=() && return 1; }
 }
-cctl_listed() { # the jobs in which the run can go on
+cctl_next_jobs() { # the jobs in which the run can go on
   local IFS=,
   echo "${cctl_later[*]:-$cctl_own_job}"
 }
