@@ -1,8 +1,8 @@
 """Typed temporal sampling, ours and PyG's: 512 rows of a table, each with a time, and two hops over three tables.
 
-PyG's own sampler is included if pyg-lib is installed. Without it there is no rival: PyG 2.8 refuses to sample by time with
-torch-sparse ("'disjoint' sampling not supported"), and has no sampler in plain Python. Our plain torch is then the
-other side.
+PyG's own sampler is included if pyg-lib is installed. Without it there is no rival: PyG 2.8 refuses to sample by time
+with torch-sparse ("'disjoint' sampling not supported"), and has no sampler in plain Python. Our plain torch is then
+the other side.
 
 python benchmarks/temporal_sampling.py [--customers 20000]
 """
