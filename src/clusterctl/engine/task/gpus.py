@@ -21,7 +21,7 @@ Gpu = dict[str, Any]
 
 
 class NodeGpus:
-    """The job's GPUs on this node. `nvml` is the module pynvml, initialised, or a stand-in for it."""
+    """The job's GPUs on this node. `nvml` is the initialised pynvml module or a stand-in for it."""
 
     def __init__(self, nvml: Any, environment: Mapping[str, str]) -> None:
         self._nvml = nvml

@@ -386,7 +386,7 @@ class _Features:
     on_disk: bool
     shared: float
     row: float  # bytes of a fetched one
-    sent: float  # bytes of a row, and of one that another rank has requested
+    sent: float  # bytes of a row received from another rank, and of one sent to another
     files: tuple[float, ...] = ()  # bytes of each type's features
 
     @property

@@ -86,7 +86,7 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
 def totals(listing: Listing) -> str:
     """The time, the number of runs in each state, and their GPU-hours: above a table that is shown again and again.
 
-    They count all runs that match, however few of them have a row; if only the newest were read, the line says so.
+    They cover every matching run, even those without a row; if only the newest were read, the line says so.
     """
     rows = listing.matching or listing.rows
     hours, newest = _gpu_hours(rows), "" if listing.is_whole else "newest "

@@ -286,13 +286,12 @@ class Successor(NamedTuple):
         return (self.of, *((self.job_id,) if self.job_id else ()), *self.later)
 
     def seen_from(self, job: str) -> Successor:
-        """The same jobs when the run has come to `job`: the last two if it is the last one."""
-        first = min(self.jobs.index(job), len(self.jobs) - 2) if job in self.jobs else 0
-        return (
-            self._replace(of=self.jobs[first], job_id=self.jobs[first + 1], later=self.jobs[first + 2 :])
-            if first > 0
-            else self
-        )
+        """The record from the point of view of `job`; from the last job's, that of the one before it."""
+        jobs = self.jobs
+        if job not in jobs or len(jobs) < 2:
+            return self
+        of, job_id, *later = jobs[min(jobs.index(job), len(jobs) - 2) :]
+        return self._replace(of=of, job_id=job_id, later=tuple(later))
 
 
 class Cancellation(NamedTuple):

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 UNRECORDED = (
-    "its start was not recorded: what it writes is only where the script says, "
-    "by default in slurm-JOB.out of the folder in which it was submitted"
+    "its start was not recorded: its output is only in the file that the script names, "
+    "by default slurm-JOB.out in the folder in which it was submitted"
 )
 
 
@@ -48,8 +48,10 @@ def note_ends(found: Sequence[RunEvidence], slurm_of: Callable[[Cluster], Slurm]
 
 def unseen_ranks(record: RunRecord) -> str:
     """Why the output of a batch script's ranks is only in the script's own; empty if they are seen, or it has none."""
-    attempts = record.run.attempts() if record.is_script else []
-    if not record.is_script or any(attempt.log_files("out") for attempt in attempts):
+    if not record.is_script:
+        return ""
+    attempts = record.run.attempts()
+    if any(attempt.log_files("out") for attempt in attempts):
         return ""
     if attempts and not any(attempt.script_out.is_symlink() for attempt in attempts):
         return UNRECORDED
