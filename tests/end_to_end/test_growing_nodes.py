@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
-from support.sandbox_fixture import RunningSandbox, sandbox_in_a_folder_of_its_own
+from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage
-
-from clusterctl.launcher.sandbox import lifecycle
-from clusterctl.launcher.sandbox.description import SandboxRequest
-from clusterctl.shared.errors import UsageError
 
 pytestmark = [pytest.mark.long, pytest.mark.parametrize("back_end", ["contained"], indirect=True)]
 
@@ -27,22 +22,16 @@ x = bytearray(b"x") * (1 << (30 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 
 
 
 @pytest.fixture(scope="module")
-def contained() -> Iterator[RunningSandbox]:
+def contained(contained: RunningSandbox) -> RunningSandbox:
     """A small node and a larger one."""
-    try:
-        lifecycle.check_cgroups()
-    except UsageError as error:
-        pytest.skip(error.message)
-    with sandbox_in_a_folder_of_its_own() as room:
-        lifecycle.up(room.folder, SandboxRequest(nodes=2, kill_wait=5, cgroups=True))
-        slurm, cgroup = (room.folder / "etc" / name for name in ("slurm.conf", "cgroup.conf"))
-        sized = re.sub(
-            r"(NodeName=(\w+) .*RealMemory=)\d+", lambda found: f"{found[1]}{SIZES[found[2]]}", slurm.read_text()
-        )
-        slurm.write_text(sized)
-        cgroup.write_text(cgroup.read_text() + LIMIT)
-        room.call("scontrol", "reconfigure")
-        yield room
+    slurm, cgroup = (contained.folder / "etc" / name for name in ("slurm.conf", "cgroup.conf"))
+    sized = re.sub(
+        r"(NodeName=(\w+) .*RealMemory=)\d+", lambda found: f"{found[1]}{SIZES[found[2]]}", slurm.read_text()
+    )
+    slurm.write_text(sized)
+    cgroup.write_text(cgroup.read_text() + LIMIT)
+    contained.call("scontrol", "reconfigure")
+    return contained
 
 
 @pytest.mark.parametrize("node", SIZES)
