@@ -40,7 +40,7 @@ _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
     "port": r"\b\d{5}:127\.0\.0\.1:\d{5}\b|(?<=127\.0\.0\.1:)\d{5}\b",  # a free one
     "token": r"(?<=[?]token=)[\w-]+",
-    "clock": r"(?:\d{4}-\d\d-\d\d[ T])?\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
+    "clock": r"(?:\b\d{4}-\d\d-\d\d[ T]|\b)\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
     "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
     "job": r"(?<=\bJob )\d+\b",
     "duration": rf"{_TIME}(?: {_TIME})*",
