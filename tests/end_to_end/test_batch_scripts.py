@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,7 @@ SHAPES: dict[str, tuple[str, int | None]] = {
     "torchrun": (
         (
             f"#SBATCH --nodes=2 --ntasks-per-node=1\n{HEAD}export WHICH=3\n"
+            f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
             "srun -K torchrun --nnodes=2 --nproc-per-node=2 "
             "--rdzv-backend=c10d --rdzv-endpoint=$head:29517 --rdzv-id=$SLURM_JOB_ID victim.py\n"
         ),
@@ -147,6 +150,24 @@ def test_who_was_killed_is_certain_however_the_script_is_written(stage: Stage, s
     assert (found["class"], found["rank"], found["certainty"]) == ("killed", rank, "certain")
     assert "SIGKILL" in found["cause"]
     assert ("worker with rank 3" in " ".join([found["cause"], *found["facts"]])) == (shape == "torchrun")
+
+
+@pytest.mark.long
+def test_a_rank_that_cannot_start_or_says_nothing_is_not_taken_for_killed(stage: Stage) -> None:
+    (stage.folder / "plain.txt").write_text("hello\n")
+    last = """srun -K bash -c 'if [ "$SLURM_PROCID" = 1 ]; then exit 5; fi; sleep 20'\n"""
+    scripts = {
+        "srun -K no-such-program --nnodes=2\n": ("launch", "cannot start no-such-program: it is in no folder of PATH"),
+        "srun no-such-program\n": ("launch", "cannot start no-such-program: it is in no folder of PATH"),
+        "srun ./plain.txt\n": ("launch", f"cannot start {stage.folder}/./plain.txt: Permission denied"),
+        last: ("user-error", "exited with 5"),
+    }
+    for text, expected in scripts.items():
+        run = stage.submit(write(stage, f"#SBATCH --nodes=2 --ntasks-per-node=1\n{text}"))
+        stage.wait_for_state(run, "failed")
+        found = why(stage, run)
+        assert (found["class"], found["cause"]) == expected
+        assert found["certainty"] == "certain"
 
 
 def test_an_exception_of_a_rank_is_shown_with_its_traceback(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -268,8 +267,31 @@ def test_a_full_disk_ends_no_task(tmp_path: Path) -> None:
     assert task(tmp_path, "sh", "-c", "echo out; exit 4").returncode == 4
 
 
-def test_a_missing_program_is_reported_like_slurm_does(tmp_path: Path) -> None:
-    done = task(tmp_path, "./no-such-program")
-    assert done.returncode == 2
-    assert b"error: execve(): ./no-such-program: No such file or directory" in done.stderr
-    assert not os.access(tmp_path / "no-such-program", os.F_OK)
+@pytest.mark.parametrize(
+    ("name", "code", "words", "message"),
+    [
+        (
+            "./no-such-program",
+            2,
+            "No such file or directory",
+            "cannot start ./no-such-program: No such file or directory",
+        ),
+        ("no-such-program", 2, "No such file or directory", "cannot start no-such-program: it is in no folder of PATH"),
+        ("/etc/passwd", 13, "Permission denied", "cannot start /etc/passwd: Permission denied"),
+    ],
+)
+def test_a_program_that_cannot_start_is_reported_like_slurm_does_and_recorded(
+    tmp_path: Path, name: str, code: int, words: str, message: str
+) -> None:
+    done = task(tmp_path, name)
+    assert done.returncode == code
+    assert f"error: execve(): {name}: {words}" in done.stderr.decode()
+    found = [json.loads(line) for line in (tmp_path / "events/rank_00002.jsonl").read_text().splitlines()]
+    (error,) = (event for event in found if event["event"] == "exception")
+    assert (error["message"], error["cause"], bool(error["hint"])) == (message, "launch", True)
+
+
+def test_a_program_that_cannot_start_is_no_error_of_ours_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "events").write_text("")
+    done = task(tmp_path, "no-such-program")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)

@@ -399,12 +399,12 @@ class _Look:
         return text.lines
 
 
-def with_sruns_word(ranks: tuple[RankTrace, ...], died: Iterable[Death], *, together: bool) -> tuple[RankTrace, ...]:
+def with_sruns_word(ranks: tuple[RankTrace, ...], died: Sequence[Death], *, together: bool) -> tuple[RankTrace, ...]:
     """The ranks of a batch script, whose exit codes srun alone knows: it reports those that failed, and no others."""
-    failed = {death.rank for death in died}
+    codes = {death.rank: death.code for death in reversed(died)}
     others = EXIT_TERMINATED if together else 0
     return tuple(
-        rank if rank.ended is None or rank.rank in failed else replace(rank, exit_code=others) for rank in ranks
+        rank if rank.ended is None else replace(rank, exit_code=codes.get(rank.rank, others)) for rank in ranks
     )
 
 

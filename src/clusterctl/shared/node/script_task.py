@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import sys
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 def main(attempt: Path, words: list[str]) -> NoReturn:
     entries = (entry.partition(b"=") for entry in Path("/proc/self/environ").read_bytes().split(b"\0"))
     environment = {name: value for name, equals, value in entries if equals}
+    events = None
     with contextlib.suppress(OSError, ValueError):  # a full disk, or too many files: the program starts all the same
-        record(attempt, environment)
+        events = record(attempt, environment)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
     program = found(words[0], environment)
@@ -35,6 +37,8 @@ def main(attempt: Path, words: list[str]) -> NoReturn:
         os.execve(program, [program, *words[1:]], environment)
     except OSError as error:
         os.write(2, os.fsencode(f"slurmstepd: error: execve(): {words[0]}: {error.strerror}\n"))
+        with contextlib.suppress(OSError):
+            note_refusal(events, words[0], error)
         os._exit(2 if isinstance(error, FileNotFoundError) else 13)
 
 
@@ -48,8 +52,8 @@ def found(program: str, environment: Environment) -> str:
     return program
 
 
-def record(attempt: Path, environment: Environment) -> None:
-    """Record the start, and leave a copier between this process and its output."""
+def record(attempt: Path, environment: Environment) -> int:
+    """Record the start, and leave a copier between this process and its output; return the file of events."""
     rank = int(environment[b"SLURM_PROCID"])
     for folder in ("events", "logs"):
         (attempt / folder).mkdir(mode=0o700, exist_ok=True)
@@ -69,6 +73,20 @@ def record(attempt: Path, environment: Environment) -> None:
         os.dup2(writer, number)
         os.close(reader)
         os.close(writer)
+    return events
+
+
+def note_refusal(events: int | None, program: str, error: OSError) -> None:
+    """Record that the kernel did not start `program`, as `Events.exception` does: nothing else tells it from a kill."""
+    if events is None:
+        return
+    message, hint = f"cannot start {program}: {error.strerror}", "correct its path in the batch script"
+    if isinstance(error, FileNotFoundError) and "/" not in program:
+        message = f"cannot start {program}: it is in no folder of PATH"
+        hint = "before srun, let the script activate the environment that has it"
+    elif not isinstance(error, FileNotFoundError):
+        hint = f"ls -l {shlex.quote(program)}"
+    note(events, "exception", type="TaskError", message=message, traceback="", cause="launch", hint=hint)
 
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
