@@ -5,8 +5,9 @@ import torch
 from support.made_graphs import random_shop
 
 from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.hops import HeteroSample
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER, fan_outs
-from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph.sampling import HeteroSampler
 
 SEEDS = {USER: torch.tensor([3, 1, 20]), ITEM: torch.tensor([5, 2, 41, 10])}
 

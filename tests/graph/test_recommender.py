@@ -9,8 +9,9 @@ from torch_geometric.nn import SAGEConv
 
 from clusterctl.engine.graph.blocks import Block
 from clusterctl.engine.graph.convolutions import SageConv
+from clusterctl.engine.graph.hops import HeteroSample
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER, Recommender, fan_outs
-from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph.sampling import HeteroSampler
 
 CHANNELS = 6
 

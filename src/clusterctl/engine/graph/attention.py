@@ -25,8 +25,7 @@ from clusterctl.engine.graph.hops import Neighborhoods
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from clusterctl.engine.graph.hops import Hop
-    from clusterctl.engine.graph.sampling import HeteroSample
+    from clusterctl.engine.graph.hops import HeteroSample, Hop
     from clusterctl.engine.graph.storage import EdgeType
     from clusterctl.shared.spec import GatOptions
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.engine.graph.blocks import Adjacency, Block
-    from clusterctl.engine.graph.sampling import HeteroSample
     from clusterctl.engine.graph.storage import EdgeType, HeteroGraph
 
 
@@ -208,6 +207,19 @@ class TypedHop:
             key = stream(Purpose.DROPOUT, *self.randomness, number, [*self.nodes].index(kind))
             found[kind] = keyed_dropout(own, self.nodes[kind][: len(own)], p, key)
         return found
+
+
+@dataclass(frozen=True)
+class HeteroSample:
+    """The blocks of each hop, the seeds' first, and all nodes of each type.
+
+    The nodes of a type begin with its seeds; every hop appends its new nodes. So the blocks of all hops share one table
+    of rows for `nodes`, and the targets of a block are its first rows.
+    """
+
+    hops: list[dict[EdgeType, Block]]
+    nodes: dict[str, Tensor]  # int64
+    targets: list[dict[str, int]]  # of each hop: how many of the nodes were known before it
 
 
 def sampled_typed_hops(sample: HeteroSample, randomness: tuple[int, ...] | None) -> list[TypedHop]:

@@ -19,7 +19,7 @@ from clusterctl.engine.graph.inference import blocks
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.blocks import Block
-    from clusterctl.engine.graph.sampling import HeteroSample
+    from clusterctl.engine.graph.hops import HeteroSample
     from clusterctl.engine.graph.storage import HeteroGraph
     from clusterctl.engine.task.task import Task
 

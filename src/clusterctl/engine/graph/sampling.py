@@ -22,6 +22,7 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import Block, transposed
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.hops import HeteroSample
 from clusterctl.engine.graph.neighbors import (
     choose,
     choose_labor,
@@ -80,19 +81,6 @@ class NeighborSampler:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns, transpose=self._transpose))
                 nodes = sources
         return [block.of(self._given) for block in reversed(blocks)]
-
-
-@dataclass(frozen=True)
-class HeteroSample:
-    """The blocks of each hop, the seeds' first, and all nodes of each type.
-
-    The nodes of a type begin with its seeds; every hop appends its new nodes. So the blocks of all hops share one table
-    of rows for `nodes`, and the targets of a block are its first rows.
-    """
-
-    hops: list[dict[EdgeType, Block]]
-    nodes: dict[str, Tensor]  # int64
-    targets: list[dict[str, int]]  # of each hop: how many of the nodes were known before it
 
 
 class HeteroSampler:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
-from clusterctl.engine.graph.neighbors import renumbered, sample_positions
-from clusterctl.engine.graph.pyg.relation import Draw, kernels, seen
+from clusterctl.engine.graph.neighbors import Draw, renumbered, sample_positions
+from clusterctl.engine.graph.pyg.relation import kernels, seen
 from clusterctl.engine.graph.sampling import engine_for
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import Route, ShardedTable
 from clusterctl.engine.graph.links import ends, negatives, with_duplicates
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
-from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.storage import HeteroGraph
 from clusterctl.engine.training.objective import Objective, link_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.engine.graph.hops import HeteroSample
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.shared.spec import TaobaoTrain
