@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.comparison import Comparison, FileDifference

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.logs import Reading
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.rank_events import RoleStatus

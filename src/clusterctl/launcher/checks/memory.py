@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.checks.check import Check, warn
 from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct, training_set
+from clusterctl.launcher.checks.surroundings import Check, warn
 from clusterctl.launcher.slurm.fits import asked_of
 from clusterctl.shared.spec import (
     PYG_MODELS,

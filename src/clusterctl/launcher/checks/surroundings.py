@@ -1,14 +1,15 @@
-"""The evidence for the checks: facts about this machine, a cluster, and the requested run.
+"""What a check judges and what it finds: facts about this machine, a cluster and the requested run, and its result.
 
-`look` gathers it. Facts that were not requested, or are not visible from here, are None or empty.
+`look` gathers the facts. Facts that were not requested, or are not visible from here, are None or empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.shared.record.files import exists
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.plan import Programs
     from clusterctl.shared.spec import Batches, Cluster
     from clusterctl.shared.spec.forward import Forward
+
 
 Answer = str | SlurmError
 """The output of a Slurm command, or why there is none."""
@@ -187,3 +189,45 @@ class Surroundings:
     login_node: LoginNode | None = None
     slurm: Mapping[str, Answer] = field(default_factory=dict)
     wanted: WantedRun | None = None
+
+
+NO_DATA = "set data.root to the folder of the data set"  # the hint of two checks
+
+
+class Verdict(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One result. A failed check is fatal: the run would not work.
+
+    `hint` is the command to type or the request to make. If other settings would pass, `changes` are these settings (as
+    for `--set`) and `first` is the command to run first.
+    """
+
+    name: str
+    verdict: Verdict
+    message: str
+    hint: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""
+    error: type[ClusterctlError] = ConfigError  # what a refusal raises
+
+    @property
+    def fatal(self) -> bool:
+        return self.verdict is Verdict.FAIL
+
+
+def ok(name: str, message: str) -> Check:
+    return Check(name, Verdict.OK, message)
+
+
+def warn(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.WARN, message, hint)
+
+
+def fail(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.FAIL, message, hint)

@@ -310,7 +310,7 @@ def _probe(request: Request) -> None:
     from clusterctl.launcher.api import json_output
     from clusterctl.launcher.api.submitting import probe as api
     from clusterctl.launcher.display import tables, terminal
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     def call(large: bool) -> api.Probe:
         with shown() as progress:
@@ -344,7 +344,7 @@ def _submit_one(request: Request) -> None:
         return
     from clusterctl.launcher.api.submitting import start  # a dry run needs none of them
     from clusterctl.launcher.api.submitting.past_runs import advice_on
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     def call(large: bool) -> Run:
         with shown() as progress:
@@ -367,7 +367,7 @@ def _submit_stages(request: Request) -> None:
     assert request.job is not None  # a program has no stages
     from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.api.submitting import submit as api
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     if request.dry_run:
         for plan in api.plan_stages(request.job, request.cluster, overrides=request.settings):
@@ -394,8 +394,8 @@ def _submit_sweep(request: Request) -> None:
     from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.api.submitting import sweep as api
     from clusterctl.launcher.api.submitting.submit import find_waited_for
-    from clusterctl.launcher.display.build_progress import shown
     from clusterctl.launcher.display.plain import plain
+    from clusterctl.launcher.display.terminal import shown
 
     if request.dry_run:
         wanted = api.load_sweep(request.job, request.cluster, **request.swept)
@@ -464,7 +464,7 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
 
 def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
     """Submit the unfinished runs again and print the sweep."""
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     with shown() as progress:
         announce(sweep.resume(cluster, axes=axes, hold=hold, progress=progress))

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids
-from clusterctl.launcher.observe.run_record import make_directory, newer_records, read_record, unreadable
+from clusterctl.launcher.observe.run_record import adopt, make_directory, newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import (
     MOST_COUNTED,
     is_written,
@@ -32,7 +32,6 @@ from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import JobState, Slurm
-from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError, UsageError
 from clusterctl.shared.record.files import lateness
 from clusterctl.shared.record.layout import RunDir

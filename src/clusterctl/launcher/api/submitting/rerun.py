@@ -47,7 +47,7 @@ def rerun_alone(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> SentRun:
-    """Submit a new run like `run`: see `again.rerun`."""
+    """Submit a new run like `run`: see `start.rerun`."""
     again = _again(run, cluster, overrides)
     slurm = Slurm.of(again.resolved.cluster)
     return send(
