@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.shared.record.layout import Attempt
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
 
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on its node
 RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart

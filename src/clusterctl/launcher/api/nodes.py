@@ -13,7 +13,7 @@ from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
 from clusterctl.launcher.slurm import Inventory, Slurm
-from clusterctl.launcher.slurm.fits import Room, asked_of, room_for
+from clusterctl.launcher.slurm.nodes import Room, asked_of, room_for
 from clusterctl.launcher.submission.script import part
 from clusterctl.launcher.submission.warm import CLOSE_SIGNAL, hold, let_go
 from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError, WaitTimedOut

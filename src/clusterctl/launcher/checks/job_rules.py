@@ -23,7 +23,7 @@ from clusterctl.launcher.config.program import parted, with_interpreter
 from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.config.user_script import missing_program
-from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.slurm.nodes import asked_of
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ClusterctlError, SlurmError
 from clusterctl.shared.node.launch_command import launch_of, problems

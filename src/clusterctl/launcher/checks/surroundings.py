@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.launcher.checks.memory import Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.containers.contents import Contents
     from clusterctl.launcher.containers.runtimes import ContainerView
@@ -144,6 +143,30 @@ class ProgramProblem(NamedTuple):
     problem: str
     hint: str = ""  # empty: start it by its interpreter
     certain: bool = True
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes: of each node to train, of one node of the run that prepares the data set, and of each GPU (0 without)."""
+
+    training: int
+    preparing: int
+    gpu: int = 0
+
+    def __str__(self) -> str:
+        """For a person, with what the numbers are worth."""
+        if self.gpu:
+            host = f"{size_in_words(self.training)} on each node"
+            text = f"about {size_in_words(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
+        else:
+            text = f"about {size_in_words(self.training)} on each node, by formula"
+        more = f"; {size_in_words(self.preparing)} on one node of the run that prepares the data set"
+        return f"memory: {text}" + more * (self.preparing > self.training)
+
+
+def size_in_words(size: float) -> str:
+    """1.3 GiB, 640 MiB."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.shared.record.layout import Attempt, RunDir
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
 
 
 _LARGEST_STEP = 2.0**63  # the difference of two steps must fit a chart's axis

@@ -35,8 +35,8 @@ from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError, UsageError
 from clusterctl.shared.record.files import lateness
 from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import Better, metric_of, score_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import Better, metric_of, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

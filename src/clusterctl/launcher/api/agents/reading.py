@@ -19,8 +19,8 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings as typed_settings
 from clusterctl.launcher.config.secrets import HIDDEN
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
+from clusterctl.shared.record.metrics import KNOWN
 from clusterctl.shared.record.plain_text import plain
-from clusterctl.shared.record.vocabulary import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

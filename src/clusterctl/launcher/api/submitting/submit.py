@@ -21,9 +21,8 @@ from clusterctl.launcher.config import current_folder, resolve, resolve_script, 
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import ANY_SLURM, cluster_for
-from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
-from clusterctl.launcher.config.resolution import AUTO, check_without_cluster
+from clusterctl.launcher.config.resolution import AUTO, check_without_cluster, with_environment
 from clusterctl.launcher.config.roles import HasStages as HasStages
 from clusterctl.launcher.config.roles import stages_of
 from clusterctl.launcher.config.shown import SILENT, Shown
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.api.submitting.predecessors import Names, Predecessors
-    from clusterctl.launcher.checks.memory import Estimate
-    from clusterctl.launcher.checks.surroundings import Check
+    from clusterctl.launcher.checks.surroundings import Check, Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation

@@ -92,7 +92,7 @@ def offer(
     """When `cluster` would start the job, by `sbatch --test-only` and its free nodes; nothing is submitted."""
     from clusterctl.launcher.api.submitting.submit import HasStages, plan, stage_names
     from clusterctl.launcher.slurm import Slurm
-    from clusterctl.launcher.slurm.fits import asked_of, room_for
+    from clusterctl.launcher.slurm.nodes import asked_of, room_for
     from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
 
     try:
