@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.checks.data_size import DataSize, distinct, training_set
+from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct, training_set
 from clusterctl.launcher.checks.surroundings import Check, Estimate, size_in_words, warn
 from clusterctl.launcher.slurm.nodes import asked_of
 from clusterctl.shared.spec import (
