@@ -22,7 +22,7 @@ READERS = {
     "shared/node/script_task.py": f"{KERNEL}; {WRITES}",
     "launcher/api/completions.py": f"shell completion imports nothing of `runs`; it has its own bounded read; {OURS}",
     "launcher/api/export.py": f"{WRITES}; reads by O_NONBLOCK, and checked; it keeps a whole line more",
-    "launcher/api/remote/several_clusters.py": OURS,
+    "launcher/api/several_clusters.py": OURS,
     "launcher/api/remote/served.py": WRITES,
     "launcher/checks/data_size.py": "members of archives that open_regular has opened",
     "launcher/checks/look.py": KERNEL,

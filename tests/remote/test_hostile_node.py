@@ -26,7 +26,7 @@ from clusterctl.launcher import cli
 from clusterctl.launcher.api import completions
 from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.request import Answer
-from clusterctl.launcher.api.remote.several_clusters import look_at
+from clusterctl.launcher.api.several_clusters import look_at
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.remote import connection, ssh
 from clusterctl.launcher.remote.frames import Frame, FrameKind, Reader

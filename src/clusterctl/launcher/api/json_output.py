@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.clean import CleanUp
     from clusterctl.launcher.api.images import Image
     from clusterctl.launcher.api.nodes import Fit
-    from clusterctl.launcher.api.remote.several_clusters import Answered
     from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.several_clusters import Answered
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.checks.surroundings import Check

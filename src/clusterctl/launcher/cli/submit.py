@@ -175,7 +175,7 @@ _GROUPS = {
 
 def choose_cluster(typed: Mapping[str, Any]) -> str:
     """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
-    from clusterctl.launcher.api.submitting import where
+    from clusterctl.launcher.api import several_clusters
     from clusterctl.launcher.display.plain import plain
 
     request = Request.of(typed)
@@ -183,10 +183,12 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     if request.in_allocation or any(request.waits_for.values()):
         given = "--in-allocation" if request.in_allocation else "--after"
         raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
-    names = where.names_in(request.cluster or "")
+    names = several_clusters.names_in(request.cluster or "")
     if len(names) == 1:
         return names[0]
-    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
+    found = several_clusters.offers(
+        names, request.job, stage=request.stage, program=request.program, overrides=request.settings
+    )
     for line in found.lines:
         click.echo(plain(line), err=True)
     return found.best.cluster

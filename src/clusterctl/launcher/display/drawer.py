@@ -24,9 +24,9 @@ from clusterctl.launcher.api.logs import Lines, Reading
 from clusterctl.launcher.api.notify import Notified
 from clusterctl.launcher.api.run import MetricRecords, Run
 from clusterctl.launcher.api.settings import values
+from clusterctl.launcher.api.several_clusters import Offers
 from clusterctl.launcher.api.submitting.submit import DryRun
 from clusterctl.launcher.api.submitting.verify import Examination
-from clusterctl.launcher.api.submitting.where import Offers
 from clusterctl.launcher.api.sweeps import Sweep
 from clusterctl.launcher.api.usage import UsageReport
 from clusterctl.launcher.config import Resolved

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.api.clean import CleanUp
-    from clusterctl.launcher.api.remote.several_clusters import Answered
+    from clusterctl.launcher.api.several_clusters import Answered
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.observe.needs import Needs

@@ -65,7 +65,7 @@ def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters
         given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
         if "," not in str(given.get("cluster") or ""):
             return function(*arguments, **named)
-        from clusterctl.launcher.api.submitting.where import choose
+        from clusterctl.launcher.api.several_clusters import choose
 
         chosen: Callable[..., Result] = function
         return chosen(**{**given, "cluster": choose(given)})
