@@ -298,7 +298,17 @@ class ShownSoFar:
                 self.release()
                 self._held_size = _HELD_BYTES
         elif self._repeat is Repeat.LINES and kind is FrameKind.OUTPUT:
-            self._take_lines(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > _LONGEST_LINE:
+                self._pass(FrameKind.OUTPUT, self._rest)
+                self._rest = b""
+            for line in lines:
+                if self._old.get(line, 0):
+                    self._old[line] -= 1
+                    continue
+                if line in self._lines or len(self._lines) < _MOST_LINES:
+                    self._lines[line] = self._lines.get(line, 0) + 1
+                self._pass(FrameKind.OUTPUT, line + b"\n")
         else:
             skipped = min(self._skip[kind], len(data))
             self._skip[kind] -= skipped
@@ -323,19 +333,6 @@ class ShownSoFar:
         else:
             self._callbacks.forget()
         self._old = dict(self._lines)
-
-    def _take_lines(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            self._pass(FrameKind.OUTPUT, self._rest)
-            self._rest = b""
-        for line in lines:
-            if self._old.get(line, 0):
-                self._old[line] -= 1
-                continue
-            if line in self._lines or len(self._lines) < _MOST_LINES:
-                self._lines[line] = self._lines.get(line, 0) + 1
-            self._pass(FrameKind.OUTPUT, line + b"\n")
 
     def _pass(self, kind: FrameKind, data: bytes) -> None:
         if data:
