@@ -345,7 +345,6 @@ def _submit_one(request: Request) -> None:
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
     from clusterctl.launcher.api.submitting import start  # a dry run needs none of them
-    from clusterctl.launcher.api.submitting.past_runs import advice_on
     from clusterctl.launcher.display.terminal import shown
 
     def call(large: bool) -> Run:
@@ -358,7 +357,7 @@ def _submit_one(request: Request) -> None:
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
     echo_run(run, request.output)
-    options.show_advice(advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
+    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
     if not (request.follow or request.wait):
         options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
     options.await_end([run], request.follow, request.wait, request.timeout)

@@ -112,6 +112,14 @@ def statuses_of(
     return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
+def status_of_run(run: RunDir) -> Status:
+    """The status of one run. Raises ConfigError for a damaged run."""
+    found = statuses_of([run])
+    if not found.statuses:
+        raise found.problems[0]
+    return found.statuses[0]
+
+
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is recorded in the run: its submitter may have died."""
     run = evidence.record.run

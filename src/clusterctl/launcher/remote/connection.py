@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.remote import ssh
-from clusterctl.launcher.remote.answers import GONE
-from clusterctl.launcher.remote.frames import CHUNK, FROM_THERE, Broken, Frame, FrameKind, Reader
+from clusterctl.launcher.remote.frames import CHUNK, FROM_THERE, GONE, Broken, Frame, FrameKind, Reader
 from clusterctl.launcher.remote.package import package
 from clusterctl.launcher.remote.values import parsed
 from clusterctl.shared.errors import HostError

@@ -349,6 +349,13 @@ def _require_json(label: str, value: Any) -> None:
         raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
 
 
+def advice_on(run: Run) -> str:
+    """`advice` for a run that was just submitted; empty for one on another machine, where its files are."""
+    from clusterctl.launcher.api.submitting.past_runs import advice
+
+    return advice(run._job, run.path.parent) if run._job and not run.place else ""  # noqa: SLF001 - not of its face
+
+
 @operation(changes=True, restarts=True)
 def resume(
     run: Run | str,
