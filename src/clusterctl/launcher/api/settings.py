@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.config import Resolved
 
-
 Overrides = Mapping[str, object] | Iterable[str]
 """Values by key (`{"train.epochs": 5}`), or `KEY=VALUE` each (`["train.epochs=5"]`)."""
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Batches, Cluster
     from clusterctl.shared.spec.forward import Forward
 
-
 Answer = str | SlurmError
 """The output of a Slurm command, or why there is none."""
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
-
 MOST_CHANGES = 6  # queries to Slurm per run: enough for the usual alternatives, few enough to be polite
 NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically
 _SHORTEST_SECONDS = 600

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.state import Status
 
-
 _WIDTH_OF_FILES = 10_000  # a pipe has no width: nothing is truncated or folded, each row is a line
 FRAME_OF_FILES = 200, 50  # columns and lines of what fills a screen
 

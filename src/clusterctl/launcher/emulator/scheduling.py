@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.emulator.virtual_cluster import Machine
 
-
 _YEAR_SECONDS = 365 * 86400
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-
 _LOOK_SECONDS = 1.0
 LOST = 75  # the exit code of a command that lost the connection to the machine that answers its questions
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm.rules import Rules
     from clusterctl.shared.spec import Cluster
 
-
 TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout
 
 Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.spec import Resources
 
-
 FIELDS = (
     # one name per line with -N; NodeHost would be the same for all nodes of a sandbox without namespaces
     *("NodeList", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.spec import Job
 
-
 TORCHRUN, ACCELERATE, DEEPSPEED, MPI = "torchrun", "accelerate", "deepspeed", "mpirun"
 _PROGRAMS = {
     "torchrun": TORCHRUN,

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.place import Place
 
-
 LONGEST_MESSAGE = 1 << 18  # the kernel's default maximum
 _WRITTEN_SECONDS = 2.0  # how long a rank waits for the writer to write its urgent records
 _START_SECONDS = 3.0  # how long a new writer may take until it listens
