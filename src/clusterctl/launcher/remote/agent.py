@@ -1,4 +1,4 @@
-"""The remote side: executes one request once, and relays between the connection and the process that executes it.
+"""The remote side: executes a request, only once even if it is sent again, and relays its input and output.
 
 Output meant for a terminal goes through a pseudo-terminal here, so that it looks the same as locally. The relay
 outlives the connection if a command must not be executed twice.
