@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
 from clusterctl.launcher.diagnosis.hangs import ended_writers
 from clusterctl.launcher.diagnosis.running import explain_running, unheard
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
-from clusterctl.launcher.diagnosis.waiting import explain_chain, read_chain
 from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain

@@ -1,7 +1,7 @@
 """Start runs: of a job, of its stages, of a sweep, of a function of the project; and start them again.
 
-What only stages or sweeps need is imported there: a submission should not wait for it. A function is named, not
-pickled: a task imports it from the run's copy of the code, and its result comes back as JSON.
+What only stages, sweeps or earlier runs need is imported there: a submission should not wait for it. A function is
+named, not pickled: a task imports it from the run's copy of the code, and its result comes back as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
@@ -371,6 +370,8 @@ def resume(
     cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
     finished, ConfigError with everything that would make it fail, and SlurmError.
     """
+    from clusterctl.launcher.api.find import as_run
+
     return as_run(run, cluster).resume(cluster, overrides=overrides, hold=hold, progress=progress)
 
 
@@ -392,5 +393,7 @@ def rerun(
     Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
     everything that would make the run fail, and SlurmError.
     """
+    from clusterctl.launcher.api.find import as_run
+
     earlier = as_run(run, cluster)
     return earlier.rerun(cluster, overrides=overrides, in_allocation=in_allocation, hold=hold, progress=progress)
