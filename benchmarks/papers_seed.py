@@ -134,9 +134,9 @@ def worker(path: Path, precision: str, where: str, options: argparse.Namespace) 
 def generate(path: Path, scale: float) -> None:
     """Write a graph of this size; its features go to the disk piece by piece."""
     import torch
-    from clusterctl.engine.data.generated.ogb_like import MODELS
-    from clusterctl.engine.data.generated.reddit_like import community, sources
 
+    from clusterctl.engine.data.ogb_like import MODELS
+    from clusterctl.engine.data.reddit import community, sources
     from clusterctl.engine.graph.storage import Graph, save
 
     real = MODELS["ogbn-papers100M"].shape

@@ -11,8 +11,8 @@ import clusterctl
 import clusterctl.program
 from clusterctl.launcher.api.find import Runs
 from clusterctl.launcher.api.run import MetricRecords, Output
+from clusterctl.launcher.api.several_clusters import Offer, Offers
 from clusterctl.launcher.api.submitting.verify import Examination
-from clusterctl.launcher.api.submitting.where import Offer, Offers
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis
 from clusterctl.launcher.observe.comparison import Comparison
 from clusterctl.launcher.observe.state import Status

@@ -15,7 +15,7 @@ import click
 import pytest
 from support.screens import BROWSER, answer_of, opened
 
-from clusterctl.launcher.api.config import key_tables
+from clusterctl.launcher.api.settings import key_tables
 from clusterctl.launcher.cli import clusterctl
 
 ROOT = Path(__file__).resolve().parents[1]

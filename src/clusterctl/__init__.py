@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.nodes import alloc, give_back, nodes
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
-    from clusterctl.launcher.api.submitting.again import rerun, resume
-    from clusterctl.launcher.api.submitting.start import submit, submit_function, submit_stages, sweep
+    from clusterctl.launcher.api.several_clusters import offers
+    from clusterctl.launcher.api.submitting.start import rerun, resume, submit, submit_function, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
     from clusterctl.launcher.api.submitting.verify import doctor
-    from clusterctl.launcher.api.submitting.where import offers
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
     from clusterctl.launcher.display.report.page import export, report
@@ -105,11 +104,11 @@ __all__ = [
     "why",
 ]
 _HOMES = {name: name for name in ("clean", "find", "images", "init", "jobs", "nodes", "notify", "usage")}
-_HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes", "offers": "submitting.where"}
+_HOMES |= {"alloc": "nodes", "doctor": "submitting.verify", "give_back": "nodes", "offers": "several_clusters"}
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("submit", "submit_function", "submit_stages", "sweep"), "submitting.start")
-_HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.again")
+_HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.start")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan"), "submitting.submit")
 # Modules that programs and commands named before they moved. Those of `clusterctl.runs` still work, with a warning.
 _MOVED = {

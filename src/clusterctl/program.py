@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.shared.record.layout import Attempt
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
 
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on its node
 RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart
@@ -209,7 +209,7 @@ def _heart() -> Heart:
     heart, attempt = Heart(), current_attempt()
     heart.enter(State.TRAINING)
     if attempt is not None and (place := _task_of_this()) is not None:
-        from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
+        from clusterctl.shared.node.node_link import beating  # late: not needed by a program that logs no steps
 
         beating(heart, attempt, place)
     return heart

@@ -13,7 +13,7 @@ import clusterctl
 from clusterctl.launcher.observe.sweeps import best_value
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.record.metrics import metric_of
 from clusterctl.shared.spec import Job, Resources, to_record
 from clusterctl.shared.spec.job import Role
 

@@ -10,8 +10,8 @@ import pytest
 from support.mistake import SLURM, USAGE, Desk
 
 import clusterctl
-from clusterctl.launcher.api.submitting import where
-from clusterctl.launcher.api.submitting.where import Offer, Offers, names_in, offers
+from clusterctl.launcher.api import several_clusters
+from clusterctl.launcher.api.several_clusters import Offer, Offers, names_in, offers
 from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.slurm.nodes import Inventory, Partition
 
@@ -60,8 +60,8 @@ def test_a_silent_cluster_is_left_out_after_its_time(monkeypatch: pytest.MonkeyP
             return Offer("another", float("nan"))
         return Offer(cluster, 5.0)
 
-    monkeypatch.setattr(where, "offer", offer)
-    monkeypatch.setattr(where, "remote_cluster", lambda _: None)
+    monkeypatch.setattr(several_clusters, "offer", offer)
+    monkeypatch.setattr(several_clusters, "remote_cluster", lambda _: None)
     found = offers(["silent", "odd", "good"], "cora", patience=0.5)
     released.set()
     assert found[0] == Offer("silent", problem="no answer within 0.5 s, left out")

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.interpreters import ask_packages, find_setup_problem
 from clusterctl.launcher.checks.look import activation
 from clusterctl.launcher.checks.surroundings import (
     Answer,
+    Check,
     ContainerFacts,
     Folder,
     Interpreter,
     LoginNode,
     Seen,
     Surroundings,
+    Verdict,
 )
 from clusterctl.launcher.checks.verify import judge
 from clusterctl.launcher.cli.options import with_flags

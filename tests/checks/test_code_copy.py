@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.api.submitting.verify import copy_rules
-from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.checks.surroundings import Check, Verdict
 from clusterctl.launcher.submission.code_files import CodeFile
 from clusterctl.launcher.submission.snapshot import Code, find_code, take_snapshot
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.container_rules import container_rules
-from clusterctl.launcher.checks.surroundings import ContainerFacts, Seen
+from clusterctl.launcher.checks.surroundings import Check, ContainerFacts, Seen, Verdict
 from clusterctl.launcher.containers.contents import Contents, inside, overridden, parse_environment
 from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.shared.errors import SlurmError

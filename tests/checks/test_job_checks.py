@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.look import look_around
-from clusterctl.launcher.checks.surroundings import Folder, Interpreter, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.launcher.checks.surroundings import (
+    Check,
+    Folder,
+    Interpreter,
+    NodeSize,
+    Seen,
+    Surroundings,
+    Verdict,
+    WantedRun,
+)
 from clusterctl.launcher.checks.verify import judge, refuse
 from clusterctl.launcher.config import Resolved, load_cluster
 from clusterctl.launcher.slurm import Slurm

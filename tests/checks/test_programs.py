@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.checks.check import Verdict
 from clusterctl.launcher.checks.interpreters import find_program_problem
 from clusterctl.launcher.checks.job_rules import code_rules
 from clusterctl.launcher.checks.look import look_around
+from clusterctl.launcher.checks.surroundings import Verdict
 from clusterctl.launcher.checks.verify import judge, refuse
 from clusterctl.launcher.config import load_cluster, resolve
 from clusterctl.launcher.slurm import Slurm

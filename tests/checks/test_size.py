@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.job_rules import misfit, request_rules, requeue_rules
 from clusterctl.launcher.checks.look import sizes
-from clusterctl.launcher.checks.surroundings import Answer, Folder, NodeSize, Surroundings, WantedRun
+from clusterctl.launcher.checks.surroundings import Answer, Check, Folder, NodeSize, Surroundings, Verdict, WantedRun
 from clusterctl.launcher.config import Resolved, resolve
 from clusterctl.launcher.slurm.nodes import configured_nodes, parse_nodes
 from clusterctl.shared.errors import SlurmError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.api.config import job_key_tables
+from clusterctl.launcher.api.settings import job_key_tables
 from clusterctl.launcher.api.submitting.sweep import load_sweep
 from clusterctl.launcher.cli.options import flag_of, with_flags
 from clusterctl.shared.errors import UsageError

@@ -13,7 +13,7 @@ from support.images import file, write_archive
 from support.json_schema import schema, violations
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.display.build_progress import shown
+from clusterctl.launcher.display.terminal import shown
 
 Typed = Callable[..., tuple[int, str, str]]
 

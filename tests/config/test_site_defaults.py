@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.api.config import places
+from clusterctl.launcher.api.settings import places
 from clusterctl.launcher.config import clusters
 from clusterctl.launcher.config.clusters import load_cluster
 from clusterctl.shared.errors import ConfigError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterctl.launcher.diagnosis.efficiency import NotLearning, not_learning
 from clusterctl.launcher.observe.attempt import LossTrend, broken, mean_of, read_loss_trend
 from clusterctl.launcher.observe.measurements import newest_values
-from clusterctl.shared.record.vocabulary import KNOWN, metric_of
+from clusterctl.shared.record.metrics import KNOWN, metric_of
 
 COURSES = Path(__file__).parent / "courses"  # shipped jobs, four ranks each
 

@@ -19,8 +19,7 @@ from clusterctl.launcher.diagnosis.waiting import (
     smallest_change,
 )
 from clusterctl.launcher.slurm import Inventory, Node, Partition
-from clusterctl.launcher.slurm.fits import asked_of
-from clusterctl.launcher.slurm.nodes import Gpus
+from clusterctl.launcher.slurm.nodes import Gpus, asked_of
 from clusterctl.launcher.slurm.queue import WaitingJob
 from clusterctl.shared.spec import Resources
 from clusterctl.shared.spec.values import GpuCount

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from clusterctl.launcher.display.tables import largest_in_words, node_set, show_nodes, show_partitions, show_room
 from clusterctl.launcher.slurm import Inventory
-from clusterctl.launcher.slurm.fits import Asked, Largest, room_for
-from clusterctl.launcher.slurm.nodes import FIELDS, SEPARATOR, parse_nodes
+from clusterctl.launcher.slurm.nodes import FIELDS, SEPARATOR, Asked, Largest, parse_nodes, room_for
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 MakeConsole = Callable[..., tuple[Console, StringIO]]

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from clusterctl.launcher.emulator.dependencies import parse, verdict
 from clusterctl.launcher.emulator.jobs import EmulatedState, JobRecord
+from clusterctl.launcher.emulator.scheduling import parse_dependencies, verdict
 from clusterctl.shared.errors import SlurmError
 
 
 def test_a_dependency_list_is_parsed_without_duplicates():
-    found = parse("afterok:7:8,afterany:9_3,AFTEROK:7,after:1_[4-5]")
+    found = parse_dependencies("afterok:7:8,afterany:9_3,AFTEROK:7,after:1_[4-5]")
     assert found == [
         ("afterok", "7", False),
         ("afterok", "8", False),
@@ -21,7 +21,7 @@ def test_a_dependency_list_is_parsed_without_duplicates():
         ("after", "1_4", False),
         ("after", "1_5", False),
     ]
-    assert parse("") == []
+    assert parse_dependencies("") == []
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_a_dependency_list_is_parsed_without_duplicates():
 )
 def test_an_invalid_dependency_fails_with_slurms_message(text):
     with pytest.raises(SlurmError, match="Batch job submission failed: Job dependency problem"):
-        parse(text)
+        parse_dependencies(text)
 
 
 @pytest.mark.parametrize("text", ["afterok:1?afterany:2", "singleton", "after:1+5", "aftercorr:3"])
 def test_unsupported_dependencies_are_rejected(text):
     with pytest.raises(SlurmError, match="the emulator does not support --dependency="):
-        parse(text)
+        parse_dependencies(text)
 
 
 @pytest.mark.parametrize(

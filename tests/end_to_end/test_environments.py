@@ -11,7 +11,7 @@ from support.environments import make_index, make_wheel, requirements, uv_lock
 from support.far import FarStage
 from support.scenario import Stage
 
-from clusterctl.launcher.config.environment import RECORD
+from clusterctl.shared.record.layout import ENVIRONMENT_RECORD
 
 SHOW = ["bash", "-c", "python -c 'import sys, alpha; print(alpha.__version__, sys.prefix)'; alpha-version"]
 
@@ -47,14 +47,14 @@ def test_the_same_packages_are_built_once_and_a_rerun_needs_no_lock(stage: Stage
     run = stage.submit("./job.toml", "--wait")
     (folder,) = environments(stage)
     (stage.folder / "requirements.txt").write_text(requirements(index, [first]))
-    built = (folder / RECORD).stat().st_mtime_ns
+    built = (folder / ENVIRONMENT_RECORD).stat().st_mtime_ns
     again = stage.submit("./job.toml", "--wait", "--set", "environment=requirements.txt")
     assert stage.log(again, 0) == f"1.0 {folder}\n1.0\n"
     (stage.folder / "uv.lock").unlink()
     done = stage.call("rerun", run.id)
     assert done.returncode == 0, done.stderr
     assert environments(stage) == [folder]
-    assert (folder / RECORD).stat().st_mtime_ns == built
+    assert (folder / ENVIRONMENT_RECORD).stat().st_mtime_ns == built
     (stage.folder / "requirements.txt").write_text(requirements(index, [second]))
     other = stage.submit("./job.toml", "--wait", "--set", "environment=requirements.txt")
     shown = stage.call("diff", run.id, other.id).stdout

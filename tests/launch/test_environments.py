@@ -18,10 +18,11 @@ import pytest
 from support.environments import make_index, make_wheel, requirements
 
 from clusterctl.launcher.api.clean import YOUNG_SECONDS, remove_unused, unused_environments
-from clusterctl.launcher.config.environment import RECORD, Environment, facts_of
+from clusterctl.launcher.config.environment import Environment, facts_of
 from clusterctl.launcher.config.locks import read_pins
 from clusterctl.launcher.submission.environments import build
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.layout import ENVIRONMENT_RECORD
 
 BUILDER = """
 import sys
@@ -92,7 +93,7 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
     assert b".lease/" not in found  # where it was built
     assert not list(root.glob(".*.lease"))
     assert list((wanted.folder / "lib").rglob("alpha.*.pyc"))
-    assert json.loads((wanted.folder / RECORD).read_text())["packages"] == {"alpha": "1.0", "beta": "2.0"}
+    assert json.loads((wanted.folder / ENVIRONMENT_RECORD).read_text())["packages"] == {"alpha": "1.0", "beta": "2.0"}
 
 
 @pytest.mark.long

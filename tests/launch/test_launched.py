@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.config import resolve
-from clusterctl.launcher.submission.launched import problems, shown
 from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.shared.node.launch_command import problems, shown
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Cluster, Job
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from clusterctl.launcher.notifications.notifier import Message
-from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.record.metrics import metric_of
 from clusterctl.shared.spec.job import RunEvent
 
 FAILED = Message(

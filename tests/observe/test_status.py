@@ -15,7 +15,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.status import Filter, newest, statuses_of
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.shared import SharedAnswers
+from clusterctl.launcher.slurm.client import SharedAnswers
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.remote import answers
-from clusterctl.launcher.remote.agent import Asker
-from clusterctl.launcher.remote.answers import GONE, LastingAnswer, Replayed
-from clusterctl.launcher.remote.frames import Frame, FrameKind
+from clusterctl.launcher.remote import agent
+from clusterctl.launcher.remote.agent import Asker, LastingAnswer, Replayed
+from clusterctl.launcher.remote.frames import GONE, Frame, FrameKind
 from clusterctl.shared.errors import HostError, UsageError
 
 NAME = "0123456789abcdef" * 2
@@ -48,7 +47,7 @@ def test_a_repeated_request_waits_for_a_running_command() -> None:
 
 
 def test_a_killed_command_is_replayed_with_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_STALE_SECONDS", 0.3)
+    monkeypatch.setattr(agent, "_STALE_SECONDS", 0.3)
     LastingAnswer.begun(NAME)
     assert asked_again()[-1] == Frame(FrameKind.EXIT, str(GONE).encode())
 

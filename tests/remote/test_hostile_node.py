@@ -26,9 +26,9 @@ from clusterctl.launcher import cli
 from clusterctl.launcher.api import completions
 from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.request import Answer
-from clusterctl.launcher.api.remote.several_clusters import look_at
+from clusterctl.launcher.api.several_clusters import look_at
 from clusterctl.launcher.observe.status import statuses_of
-from clusterctl.launcher.remote import conversation, ssh
+from clusterctl.launcher.remote import connection, ssh
 from clusterctl.launcher.remote.frames import Frame, FrameKind, Reader
 from clusterctl.launcher.remote.values import encoded
 from clusterctl.shared.errors import ClusterctlError, HostError
@@ -97,7 +97,7 @@ class HostileNode:
                 f"clusterctl.launcher.api.remote.request.{name}", lambda _, __, there: self.ports.append(there)
             )
         made = SimpleNamespace(name="package", path=Path(__file__))
-        monkeypatch.setattr(conversation, "package", lambda: made)
+        monkeypatch.setattr(connection, "package", lambda: made)
 
     def send(self, data: bytes) -> None:
         with suppress(OSError):

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from clusterctl.shared.node.launch_command import Job, expanded, find_launch, hostfile, shell_mentions
+from clusterctl.shared.node.launch_command import LaunchedJob, expanded, find_launch, hostfile, shell_mentions
 
-JOB = Job(nodes=2, gpus=8, node_rank="1", address="10.0.0.1", port="29400", hostfile="/run/hostfile")
+JOB = LaunchedJob(nodes=2, gpus=8, node_rank="1", address="10.0.0.1", port="29400", hostfile="/run/hostfile")
 WHERE = "--node-rank=1 --master-addr=10.0.0.1 --master-port=29400"
 MACHINES = "--num_machines=2 --machine_rank=1 --main_process_ip=10.0.0.1 --main_process_port=29400"
 NO_SSH = "--no_ssh --node_rank=1 --master_addr=10.0.0.1 --master_port=29400"
@@ -136,7 +136,7 @@ def test_what_only_looks_like_a_launcher_is_not(typed: str) -> None:
     assert find_launch(shlex.split(typed)) is None
 
 
-def filled_in(typed: str, job: Job, **environment: str) -> tuple[str, ...]:
+def filled_in(typed: str, job: LaunchedJob, **environment: str) -> tuple[str, ...]:
     launch = find_launch(shlex.split(typed))
     assert launch is not None
     return launch.filled_in(job, environment)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.shared.record.vocabulary import (
+from clusterctl.shared.record.metrics import (
     KNOWN,
     Better,
     Role,

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.client import run_command
+from clusterctl.launcher.slurm.client import SharedAnswers, run_command
 from clusterctl.launcher.slurm.rules import Rules
-from clusterctl.launcher.slurm.shared import SharedAnswers
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster
 

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher.slurm import Inventory, Node, Partition
-from clusterctl.launcher.slurm.fits import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, room_for
-from clusterctl.launcher.slurm.nodes import Gpus
+from clusterctl.launcher.slurm.nodes import (
+    Asked,
+    Gpus,
+    Largest,
+    asked_of,
+    gpus_by_type,
+    has_room,
+    largest_now,
+    room_for,
+)
 from clusterctl.shared.spec import Resources
 from clusterctl.shared.spec.values import GpuCount
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.slurm.shared import LONGEST_PAUSE_SECONDS, SharedAnswers, shared_folder
+from clusterctl.launcher.slurm.client import LONGEST_PAUSE_SECONDS, SharedAnswers, shared_folder
 from clusterctl.shared.errors import SlurmError
 
 QUESTION = ("squeue", "--me")

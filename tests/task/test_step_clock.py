@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clusterctl.engine.task.step_clock import StepClock
-from clusterctl.shared.record.vocabulary import STEP_PARTS
+from clusterctl.shared.record.metrics import STEP_PARTS
 
 
 @pytest.fixture

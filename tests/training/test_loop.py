@@ -25,7 +25,7 @@ from clusterctl.engine.training.progress import Fold, TrainingLog
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.record.metrics import KNOWN
 from clusterctl.shared.spec import Batches, LoopTrain, TrainingSet
 
 

@@ -26,7 +26,7 @@ from torch_geometric.utils import negative_sampling
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.workloads import graph_classification, link_prediction, node_classification
 from clusterctl.shared.node.events import Context
-from clusterctl.shared.record.vocabulary import Role, metric_of
+from clusterctl.shared.record.metrics import Role, metric_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "pyg"
 WORKLOADS = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from clusterctl.shared.record.vocabulary import STEP_PARTS
+from clusterctl.shared.record.metrics import STEP_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

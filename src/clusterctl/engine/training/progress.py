@@ -12,8 +12,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.engine.training.flat import NOBODY_STOPS, Stops
+from clusterctl.shared.record.metrics import number, score_name
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import number, score_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

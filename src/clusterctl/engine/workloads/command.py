@@ -227,22 +227,22 @@ def completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, 
 
     Unless several tasks of a node start one each: then only the user knows what they are for.
     """
-    from clusterctl.shared.node.launch_command import Job, find_launch  # late: only for launchers
+    from clusterctl.shared.node.launch_command import LaunchedJob, find_launch  # late: only for launchers
 
     launch = find_launch(argv)
     if launch is None or place.world_size != place.nodes:
         return argv
     names = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "CLUSTERCTL_HOSTFILE")
-    here = Job(place.nodes, gpus, *(variables[name] for name in names))
+    here = LaunchedJob(place.nodes, gpus, *(variables[name] for name in names))
     return launch.completed(launch.filled_in(here, os.environ))
 
 
 def write_hostfile(path: Path, argv: list[str], gpus: int, place: Place, first_node: int | None = None) -> None:
     """Write the nodes in the order of their ranks, for deepspeed, and for scripts that use CLUSTERCTL_HOSTFILE."""
-    from clusterctl.shared.node.launch_command import Job, expanded, find_launch, hostfile
+    from clusterctl.shared.node.launch_command import LaunchedJob, expanded, find_launch, hostfile
 
     launch = find_launch(argv)
-    slots = launch.workers(Job(place.nodes, gpus)) if launch else max(1, gpus)
+    slots = launch.workers(LaunchedJob(place.nodes, gpus)) if launch else max(1, gpus)
     names = expanded(os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", ""))
     if first_node is not None:  # of those of other roles
         names = names[first_node : first_node + place.nodes]

@@ -25,7 +25,7 @@ from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.shared.errors import Cause, TaskError
-from clusterctl.shared.record.vocabulary import score_name
+from clusterctl.shared.record.metrics import score_name
 from clusterctl.shared.spec import GraphClassificationTrain
 
 if TYPE_CHECKING:

@@ -273,10 +273,12 @@ class _Performance:
         return command.completed(self.argv, self.part.gpus, place, variables)
 
     def _cpus_of_a_worker(self) -> int:
-        from clusterctl.shared.node.launch_command import Job, find_launch
+        from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
 
         launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
-        workers = launch.workers(Job(self.seat.nodes, self.part.gpus)) if launch and self.seat.local_ranks == 1 else 1
+        workers = (
+            launch.workers(LaunchedJob(self.seat.nodes, self.part.gpus)) if launch and self.seat.local_ranks == 1 else 1
+        )
         return max(1, len(self.seat.cpus) // workers)
 
     def _visible_gpus(self) -> dict[str, str]:

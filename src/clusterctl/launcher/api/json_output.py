@@ -16,7 +16,7 @@ from clusterctl.launcher.observe.needs import needs_of
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.vocabulary import KNOWN, Role, metric_of
+from clusterctl.shared.record.metrics import KNOWN, Role, metric_of
 from clusterctl.shared.spec import to_record
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.clean import CleanUp
     from clusterctl.launcher.api.images import Image
     from clusterctl.launcher.api.nodes import Fit
-    from clusterctl.launcher.api.remote.several_clusters import Answered
     from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.several_clusters import Answered
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.comparison import Comparison, FileDifference
@@ -315,7 +315,7 @@ def _finite(value: float | None) -> float | None:
 def nodes(inventory: Inventory, cluster: str | None) -> dict[str, Any]:
     """`nodes`. Memory is in MiB."""
     from clusterctl.launcher.config import load_cluster
-    from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
+    from clusterctl.launcher.slurm.nodes import gpus_by_type, largest_now
 
     partitions = []
     for partition in inventory.partitions.values():
@@ -358,7 +358,7 @@ def nodes(inventory: Inventory, cluster: str | None) -> dict[str, Any]:
 
 def fit(found: Fit) -> dict[str, Any]:
     """`nodes --for JOB`."""
-    from clusterctl.launcher.slurm.fits import asked_of
+    from clusterctl.launcher.slurm.nodes import asked_of
 
     answer = found.answer
     return {

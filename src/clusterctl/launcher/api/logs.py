@@ -28,9 +28,8 @@ from clusterctl.launcher.observe.logs import (
 from clusterctl.launcher.observe.rank_events import Exited, Raised, last_events
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.script_runs import unseen_ranks
-from clusterctl.launcher.submission.launched import launch_of
 from clusterctl.shared.errors import NotFoundError, UsageError
-from clusterctl.shared.node.launch_command import ACCELERATE, DEEPSPEED, TORCHRUN
+from clusterctl.shared.node.launch_command import ACCELERATE, DEEPSPEED, TORCHRUN, launch_of
 from clusterctl.shared.record.plain_text import ranges
 from clusterctl.shared.spec.values import parse_seconds
 

@@ -12,8 +12,9 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
+from clusterctl.launcher.observe.status import status_of_run
 from clusterctl.launcher.slurm import Inventory, Slurm
-from clusterctl.launcher.slurm.fits import Room, asked_of, room_for
+from clusterctl.launcher.slurm.nodes import Room, asked_of, room_for
 from clusterctl.launcher.submission.script import part
 from clusterctl.launcher.submission.warm import CLOSE_SIGNAL, hold, let_go
 from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError, WaitTimedOut
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import IO
 
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
+    from clusterctl.shared.record.layout import RunDir
 
 
 @operation()
@@ -140,7 +141,7 @@ def give_back(job_id: str, cluster: str | None = None) -> None:
 
 
 def beside(
-    run: Run, rank: int = 0, command: Sequence[str] | Callable[[int], Sequence[str]] = (), *, terminal: bool = False
+    run: RunDir, rank: int = 0, command: Sequence[str] | Callable[[int], Sequence[str]] = (), *, terminal: bool = False
 ) -> tuple[list[str], Mapping[str, str]]:
     """The command line and environment of an srun for `command`, or a shell, in the container of `rank`.
 
@@ -148,14 +149,14 @@ def beside(
     interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the rank has not
     started yet.
     """
-    status = run.status()
+    status = status_of_run(run)
     status.record.require_ours()
     if status.state.ended or status.attempt is None or status.job_id is None:
         raise UsageError(f"{run.id} is not running: {status.state}", f"clusterctl status {run.id}")
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     if rank >= tasks:
         raise UsageError(f"no such rank: {rank}", f"choose one of 0 to {tasks - 1}")
-    began = beginnings(run.directory.attempt(status.attempt.number)).get(rank)
+    began = beginnings(run.attempt(status.attempt.number)).get(rank)
     if not began or not began.node or began.pid is None:
         raise NotFoundError(f"rank {rank} has not started yet", f"clusterctl status {run.id}")
     slurm = Slurm.of(status.record.cluster)
@@ -177,7 +178,7 @@ _MOST_OUTPUT_BYTES = 2**20
 _ENDS_SECONDS = 10.0
 
 
-def output_beside(run: Run, rank: int, command: tuple[str, ...], timeout: float | None) -> tuple[int, str, str]:
+def output_beside(run: RunDir, rank: int, command: tuple[str, ...], timeout: float | None) -> tuple[int, str, str]:
     """Run `command` beside `rank`, and return its code and what it wrote: see `Run.exec`."""
     if not command:
         raise UsageError("no command to run", 'for example run.exec(["nvidia-smi"])')

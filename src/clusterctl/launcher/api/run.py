@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.logs import Reading
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.rank_events import RoleStatus
@@ -168,12 +168,9 @@ class Run(Shown):
 
         `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
         """
-        from clusterctl.launcher.observe.status import statuses_of
+        from clusterctl.launcher.observe.status import status_of_run
 
-        found = statuses_of([self.directory])
-        if not found.statuses:
-            raise found.problems[0]
-        return found.statuses[0]
+        return status_of_run(self.directory)
 
     def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> Status:
         """Wait until the run has ended, and return its status.
@@ -282,7 +279,7 @@ class Run(Shown):
         """
         from clusterctl.launcher.api.nodes import output_beside
 
-        return Output(*output_beside(self, self.rank_of(role, rank), tuple(command), timeout))
+        return Output(*output_beside(self.directory, self.rank_of(role, rank), tuple(command), timeout))
 
     @operation()
     def why(self) -> Diagnosis:
@@ -314,7 +311,7 @@ class Run(Shown):
         """
         from pathlib import Path
 
-        from clusterctl.launcher.api.export import fetch
+        from clusterctl.launcher.api.fetch import fetch
 
         return fetch(self.place, self.id, None if output is None else Path(output), weights=weights, force=force)
 

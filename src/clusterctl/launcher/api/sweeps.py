@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Axes
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.status import RunStatuses
 

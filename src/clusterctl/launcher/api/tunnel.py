@@ -58,7 +58,7 @@ def parse_ports(text: str) -> Ports:
 def tunnel_step(run: Run, rank: int, port: int) -> tuple[list[str], Mapping[str, str]]:
     """The command line and environment of a step that connects to `port` beside `rank`. Raises what `beside` raises."""
     program = Path(ends.__file__).read_text(encoding="utf-8")
-    return beside(run, rank, lambda pid: isolated(f"/proc/{pid}/exe", "-c", program, str(pid), str(port)))
+    return beside(run.directory, rank, lambda pid: isolated(f"/proc/{pid}/exe", "-c", program, str(pid), str(port)))
 
 
 @dataclass

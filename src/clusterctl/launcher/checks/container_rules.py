@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, ok, warn
 from clusterctl.launcher.checks.interpreters import OLDEST_PYTHON
 from clusterctl.launcher.checks.machine_rules import missing_apptainer
-from clusterctl.launcher.checks.surroundings import ContainerFacts, Seen
+from clusterctl.launcher.checks.surroundings import NO_DATA, Check, ContainerFacts, Seen, Verdict, fail, ok, warn
 from clusterctl.launcher.config import expanded
 from clusterctl.launcher.containers import runtimes, unpacked
 from clusterctl.launcher.containers.contents import Contents, Unreadable, is_squashfs, look_into, overridden

@@ -13,8 +13,16 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.checks.check import Check, fail, ok, warn
-from clusterctl.launcher.checks.surroundings import Interpreter, ProgramProblem, Seen, SetupProblem
+from clusterctl.launcher.checks.surroundings import (
+    Check,
+    Interpreter,
+    ProgramProblem,
+    Seen,
+    SetupProblem,
+    fail,
+    ok,
+    warn,
+)
 from clusterctl.launcher.config.program import with_interpreter
 from clusterctl.shared.record.files import exists, read_beginning
 from clusterctl.shared.record.interpreter import environment, of_any_version

@@ -15,19 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, ok, warn
 from clusterctl.launcher.checks.look import data_folder
-from clusterctl.launcher.checks.surroundings import NodeSize
+from clusterctl.launcher.checks.surroundings import NO_DATA, Check, NodeSize, Verdict, fail, ok, warn
 from clusterctl.launcher.config import load_cluster, shipped_folder
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.program import parted, with_interpreter
 from clusterctl.launcher.config.script_resolution import inherited
 from clusterctl.launcher.config.secrets import written_secrets
 from clusterctl.launcher.config.user_script import missing_program
-from clusterctl.launcher.slurm.fits import asked_of
-from clusterctl.launcher.submission.launched import launch_of, problems
+from clusterctl.launcher.slurm.nodes import asked_of
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ClusterctlError, SlurmError
+from clusterctl.shared.node.launch_command import launch_of, problems
 from clusterctl.shared.spec import WORKLOADS, from_record, to_record
 from clusterctl.shared.spec.job import EXPEDITE
 from clusterctl.shared.spec.values import GpuCount, plural

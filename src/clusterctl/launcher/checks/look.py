@@ -41,7 +41,7 @@ from clusterctl.launcher.config import expanded, runs_folder, state_path
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON
 from clusterctl.launcher.slurm import Slurm, rules
-from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
+from clusterctl.launcher.slurm.nodes import asked_of, gpus_by_type, has_features
 from clusterctl.launcher.submission.module_archives import standard_libraries
 from clusterctl.launcher.submission.plan import Programs
 from clusterctl.shared.errors import SlurmError

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.checks.check import Check, fail, ok, warn
+from clusterctl.launcher.checks.surroundings import Check, fail, ok, warn
 from clusterctl.launcher.slurm.rules import Rules
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.files import LOCAL

@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.checks.check import Check, warn
 from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct, training_set
-from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.checks.surroundings import Check, Estimate, size_in_words, warn
+from clusterctl.launcher.slurm.nodes import asked_of
 from clusterctl.shared.spec import (
     PYG_MODELS,
     Batches,
@@ -67,25 +67,6 @@ _PARAMETERS = {"GraphSAGE": 2, "GCN": 1, "GAT": 1, "GIN": 2, "PNA": 16, "EdgeCNN
 # The memory in GiB of the smallest GPU of that name, unless its name has a size.
 _GPUS = {"v100": 16, "t4": 16, "a100": 40, "a40": 48, "l40": 48, "h100": 80, "h200": 141, "b200": 180, "mi250": 64}
 _MARGIN = 1.15  # of a request that is proposed: the formula is not exact
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Bytes: of each node to train, of one node of the run that prepares the data set, and of each GPU (0 without)."""
-
-    training: int
-    preparing: int
-    gpu: int = 0
-
-    def __str__(self) -> str:
-        """For a person, with what the numbers are worth."""
-        if self.gpu:
-            host = f"{_size(self.training)} on each node"
-            text = f"about {_size(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
-        else:
-            text = f"about {_size(self.training)} on each node, by formula"
-        more = f"; {_size(self.preparing)} on one node of the run that prepares the data set"
-        return f"memory: {text}" + more * (self.preparing > self.training)
 
 
 @dataclass(frozen=True)
@@ -190,17 +171,16 @@ def memory_rules(found: Surroundings) -> Iterator[Check]:
         can_grow = bool(resources.memory) and request <= largest // shared_by
         ways = [f'`resources.memory = "{written}"`'] if can_grow else []
         ways += [f"`{key} = {value}`" for key, value in smaller_batch(job, fits).items()]
-        text = f"does not fit: by formula, training needs about {_size(needed.training)} on each node"
-        there = f"{_size(fits)} {whose}" if whose == "are requested" else f"{whose} {_size(fits)}"
+        text = f"does not fit: by formula, training needs about {size_in_words(needed.training)} on each node"
+        there = f"{size_in_words(fits)} {whose}" if whose == "are requested" else f"{whose} {size_in_words(fits)}"
         hint = " or ".join(ways) or _HINT
         yield warn("memory", f"{text}; {there}", hint)
     if needed.gpu and (most := gpu_bytes(asked.gpu_type)) and most < needed.gpu:
-        text = (
-            f"may not fit: by a formula that was never compared with a GPU, it takes about {_size(needed.gpu)} of each"
-        )
+        takes = f"it takes about {size_in_words(needed.gpu)} of each"
+        text = f"may not fit: by a formula that was never compared with a GPU, {takes}"
         ways = [f"`{key} = {value}`" for key, value in smaller_batch(job, most, on_gpu=True).items()]
         hint = " or ".join(ways) or _HINT
-        yield warn("memory", f"{text}; {asked.gpu_type} has {_size(most)}", hint)
+        yield warn("memory", f"{text}; {asked.gpu_type} has {size_in_words(most)}", hint)
 
 
 _HINT = (
@@ -567,8 +547,3 @@ def _preparing(size: DataSize) -> tuple[float, float]:
             return 0, 4 * edges + 60 * nodes + 400 * MIB
         case _:  # engine/data/igb.py
             return 0, 4 * max(size.edges.values()) + 60 * nodes + 100 * MIB
-
-
-def _size(size: float) -> str:
-    """1.3 GiB, 640 MiB."""
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / MIB:.0f} MiB"

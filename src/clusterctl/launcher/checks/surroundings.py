@@ -1,21 +1,21 @@
-"""The evidence for the checks: facts about this machine, a cluster, and the requested run.
+"""What a check judges and what it finds: facts about this machine, a cluster and the requested run, and its result.
 
-`look` gathers it. Facts that were not requested, or are not visible from here, are None or empty.
+`look` gathers the facts. Facts that were not requested, or are not visible from here, are None or empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.shared.record.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.launcher.checks.memory import Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.containers.contents import Contents
     from clusterctl.launcher.containers.runtimes import ContainerView
@@ -145,6 +145,30 @@ class ProgramProblem(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """Bytes: of each node to train, of one node of the run that prepares the data set, and of each GPU (0 without)."""
+
+    training: int
+    preparing: int
+    gpu: int = 0
+
+    def __str__(self) -> str:
+        """For a person, with what the numbers are worth."""
+        if self.gpu:
+            host = f"{size_in_words(self.training)} on each node"
+            text = f"about {size_in_words(self.gpu)} on each GPU and {host}, by formula and never compared with a GPU"
+        else:
+            text = f"about {size_in_words(self.training)} on each node, by formula"
+        more = f"; {size_in_words(self.preparing)} on one node of the run that prepares the data set"
+        return f"memory: {text}" + more * (self.preparing > self.training)
+
+
+def size_in_words(size: float) -> str:
+    """1.3 GiB, 640 MiB."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+@dataclass(frozen=True)
 class WantedRun:
     """The requested run and its surroundings."""
 
@@ -187,3 +211,45 @@ class Surroundings:
     login_node: LoginNode | None = None
     slurm: Mapping[str, Answer] = field(default_factory=dict)
     wanted: WantedRun | None = None
+
+
+NO_DATA = "set data.root to the folder of the data set"  # the hint of two checks
+
+
+class Verdict(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One result. A failed check is fatal: the run would not work.
+
+    `hint` is the command to type or the request to make. If other settings would pass, `changes` are these settings (as
+    for `--set`) and `first` is the command to run first.
+    """
+
+    name: str
+    verdict: Verdict
+    message: str
+    hint: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""
+    error: type[ClusterctlError] = ConfigError  # what a refusal raises
+
+    @property
+    def fatal(self) -> bool:
+        return self.verdict is Verdict.FAIL
+
+
+def ok(name: str, message: str) -> Check:
+    return Check(name, Verdict.OK, message)
+
+
+def warn(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.WARN, message, hint)
+
+
+def fail(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.FAIL, message, hint)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from clusterctl.launcher.checks.check import Check, fail, warn
 from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.interpreters import interpreter_rules, program_rules
 from clusterctl.launcher.checks.job_rules import (
@@ -27,6 +26,7 @@ from clusterctl.launcher.checks.job_rules import (
 from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.launcher.checks.memory import estimate, memory_rules
+from clusterctl.launcher.checks.surroundings import Check, fail, warn
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.shared.errors import ConfigError, SlurmError

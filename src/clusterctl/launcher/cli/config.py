@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from clusterctl.launcher.api import config as api
 from clusterctl.launcher.api import init as first_files
 from clusterctl.launcher.api import json_output
+from clusterctl.launcher.api import settings as api
 from clusterctl.launcher.api.submitting.submit import load
 from clusterctl.launcher.api.submitting.verify import doctor as examine
 from clusterctl.launcher.api.submitting.verify import full_folder as full_folder

@@ -21,8 +21,8 @@ from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.remote import request as api
 from clusterctl.launcher.api.remote.request import Payload, Sends, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
-from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.plain import ForeignOutput, plain
+from clusterctl.launcher.display.terminal import shown
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from clusterctl.launcher.api import images as api
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.cli.options import confirmed, echo_json, output_option, together
 from clusterctl.launcher.cli.remote import remotely
-from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.plain import clock, plain
+from clusterctl.launcher.display.terminal import shown
 from clusterctl.shared.errors import UsageError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)

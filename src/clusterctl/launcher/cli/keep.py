@@ -14,7 +14,7 @@ import click
 from clusterctl.launcher.api import clean as api
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api import usage as hours
-from clusterctl.launcher.api.export import fetch as fetch_run
+from clusterctl.launcher.api.fetch import fetch as fetch_run
 from clusterctl.launcher.api.find import checkable, find, query
 from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
 from clusterctl.launcher.api.remote.cluster import remote_cluster as place_of

@@ -124,7 +124,7 @@ def attach(name: str, command: tuple[str, ...], rank: int, role: str | None, clu
     if not command and not at_terminal:
         raise UsageError("an interactive shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
     run = find(living(name, cluster), cluster)
-    argv, environment = beside(run, run.rank_of(role, rank), command, terminal=at_terminal)
+    argv, environment = beside(run.directory, run.rank_of(role, rank), command, terminal=at_terminal)
     sys.stdout.flush()
     try:
         os.execve(argv[0], argv, environment)  # so that srun has the terminal and its signals

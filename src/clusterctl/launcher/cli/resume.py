@@ -65,9 +65,9 @@ def rerun(
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
     from clusterctl.launcher.api.find import find
-    from clusterctl.launcher.api.submitting import again
     from clusterctl.launcher.api.submitting import rerun as api
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.api.submitting import start
+    from clusterctl.launcher.display.terminal import shown
 
     earlier = find(name, cluster)
     given = options.typed_settings({"settings": settings, "new_name": new_name, **shortcuts})
@@ -79,7 +79,7 @@ def rerun(
         _show_changes(earlier.id, plan.changes)
         return
     with shown() as progress:
-        run = again.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
+        run = start.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
     changes = api.changes(run.directory)
     _show_changes(earlier.id, changes)
     options.show_batches(run.batches)
@@ -209,7 +209,7 @@ def resume(
     from clusterctl.launcher.api.find import find
     from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
     from clusterctl.launcher.api.sweeps import sweep_meant
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     options.check_waiting(hold, follow, wait, timeout)
     changes = options.typed_settings({"settings": settings, **shortcuts})

@@ -165,7 +165,7 @@ def _show_jobs(wanted: Query | None, job_ids: list[str], cluster: str | None, ou
 
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its data."""
-    from clusterctl.launcher.api.remote.several_clusters import look_at
+    from clusterctl.launcher.api.several_clusters import look_at
     from clusterctl.launcher.display import tables, terminal
 
     named = [*dict.fromkeys(filter(None, clusters))]

@@ -175,7 +175,7 @@ _GROUPS = {
 
 def choose_cluster(typed: Mapping[str, Any]) -> str:
     """Ask each of several clusters when it would start the job, print the answers, and return the first to start."""
-    from clusterctl.launcher.api.submitting import where
+    from clusterctl.launcher.api import several_clusters
     from clusterctl.launcher.display.plain import plain
 
     request = Request.of(typed)
@@ -183,10 +183,12 @@ def choose_cluster(typed: Mapping[str, Any]) -> str:
     if request.in_allocation or any(request.waits_for.values()):
         given = "--in-allocation" if request.in_allocation else "--after"
         raise UsageError(f"{given} refers to one cluster, but several are named", "choose one: --cluster NAME")
-    names = where.names_in(request.cluster or "")
+    names = several_clusters.names_in(request.cluster or "")
     if len(names) == 1:
         return names[0]
-    found = where.offers(names, request.job, stage=request.stage, program=request.program, overrides=request.settings)
+    found = several_clusters.offers(
+        names, request.job, stage=request.stage, program=request.program, overrides=request.settings
+    )
     for line in found.lines:
         click.echo(plain(line), err=True)
     return found.best.cluster
@@ -310,7 +312,7 @@ def _probe(request: Request) -> None:
     from clusterctl.launcher.api import json_output
     from clusterctl.launcher.api.submitting import probe as api
     from clusterctl.launcher.display import tables, terminal
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     def call(large: bool) -> api.Probe:
         with shown() as progress:
@@ -343,8 +345,7 @@ def _submit_one(request: Request) -> None:
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
     from clusterctl.launcher.api.submitting import start  # a dry run needs none of them
-    from clusterctl.launcher.api.submitting.past_runs import advice_on
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     def call(large: bool) -> Run:
         with shown() as progress:
@@ -356,7 +357,7 @@ def _submit_one(request: Request) -> None:
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
     echo_run(run, request.output)
-    options.show_advice(advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
+    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
     if not (request.follow or request.wait):
         options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
     options.await_end([run], request.follow, request.wait, request.timeout)
@@ -367,7 +368,7 @@ def _submit_stages(request: Request) -> None:
     assert request.job is not None  # a program has no stages
     from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.api.submitting import submit as api
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     if request.dry_run:
         for plan in api.plan_stages(request.job, request.cluster, overrides=request.settings):
@@ -394,8 +395,8 @@ def _submit_sweep(request: Request) -> None:
     from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.api.submitting import sweep as api
     from clusterctl.launcher.api.submitting.submit import find_waited_for
-    from clusterctl.launcher.display.build_progress import shown
     from clusterctl.launcher.display.plain import plain
+    from clusterctl.launcher.display.terminal import shown
 
     if request.dry_run:
         wanted = api.load_sweep(request.job, request.cluster, **request.swept)
@@ -464,7 +465,7 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
 
 def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
     """Submit the unfinished runs again and print the sweep."""
-    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.terminal import shown
 
     with shown() as progress:
         announce(sweep.resume(cluster, axes=axes, hold=hold, progress=progress))

@@ -11,8 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.locks import (
@@ -27,18 +26,17 @@ from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.interpreter import environment as environment_of_python
 from clusterctl.shared.record.interpreter import of_any_version
-from clusterctl.shared.record.layout import BUILT, own_place
+from clusterctl.shared.record.layout import BUILT, ENVIRONMENT_RECORD, own_place
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from clusterctl.launcher.config.locks import Pins
-    from clusterctl.launcher.config.resolution import Resolved
     from clusterctl.shared.record.layout import RunDir
-    from clusterctl.shared.spec import Cluster
+    from clusterctl.shared.spec import Cluster, Job
 
-RECORD = "environment.json"  # in an environment, written last
 OLDEST = (3, 11)  # of the process beside a program
 _FORMAT = 1  # of the folder: another one makes another name
 _NEEDED = ("torch", "torch-geometric", "numpy", "scipy")  # by clusterctl's own workloads
@@ -103,7 +101,7 @@ class Environment:
 
     @property
     def is_built(self) -> bool:
-        return exists(self.folder / RECORD)
+        return exists(self.folder / ENVIRONMENT_RECORD)
 
     def __str__(self) -> str:
         if not self.wanted or not self.facts:
@@ -120,19 +118,11 @@ def environments_folder(cluster: Cluster) -> Path:
     return own_place(root, BUILT)
 
 
-def with_environment(resolved: Resolved, earlier: RunDir | None = None) -> Resolved:
-    """`resolved` with the environment that its lock file leads to.
+def environment_of(job: Job, path: Path, cluster: Cluster) -> Environment:
+    """The environment that the lock file at `path` leads to.
 
-    A run that is repeated or resumed has that of the `earlier` run, unless the setting is given again. Raises
-    ConfigError if the file does not name exact packages that can be installed here.
+    Raises ConfigError if the file does not name exact packages that can be installed here.
     """
-    job, cluster = resolved.job, resolved.cluster
-    if job.environment is None:
-        return resolved
-    path = Path(job.environment)
-    if earlier and not any(setting.partition("=")[0].strip() == "environment" for setting in resolved.settings):
-        folder = _earlier(earlier, cluster)
-        return replace(resolved, environment=Environment(folder, path))
     text = lock_text(path)
     facts = facts_of(cluster.python or sys.executable)
     wanted = _pins(path.name, text, facts)
@@ -150,11 +140,10 @@ def with_environment(resolved: Resolved, earlier: RunDir | None = None) -> Resol
     if not all(one.hashes for one in wanted.packages):  # then the index decides what is installed
         content += [without_credentials(one) for one in wanted.options]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
-    found = Environment(environments_folder(cluster) / key, path, wanted, facts, job.environment_builds)
-    return replace(resolved, environment=found)
+    return Environment(environments_folder(cluster) / key, path, wanted, facts, job.environment_builds)
 
 
-def _earlier(run: RunDir, cluster: Cluster) -> Path:
+def environment_of_earlier(run: RunDir, path: Path, cluster: Cluster) -> Environment:
     """The environment of an earlier run. Raises ConfigError if it is gone, or on another cluster's disk."""
     hint = 'build it from the lock file: `environment = "/path/to/uv.lock"`'
     try:
@@ -163,9 +152,9 @@ def _earlier(run: RunDir, cluster: Cluster) -> Path:
         raise ConfigError(f"environment: {run.id} has none: {reason(error)}", hint) from error
     if folder.parent != environments_folder(cluster):
         raise ConfigError(f"environment: that of {run.id} is not in {environments_folder(cluster)}", hint)
-    if not exists(folder / RECORD):
+    if not exists(folder / ENVIRONMENT_RECORD):
         raise ConfigError(f"environment: that of {run.id} was removed: {folder}", hint)
-    return folder
+    return Environment(folder, path)
 
 
 @functools.lru_cache(8)  # runs of a sweep share it

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.config.environment import Environment
     from clusterctl.launcher.config.user_script import UserScript
+    from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
 # Slurm lets these variables override the script's own lines; here they are ordinary values with an origin.
@@ -226,6 +227,23 @@ def overrides_of(settings: Iterable[str], workload: object) -> Values:
         key, value = parse_override(setting, workload)
         values.put(key, value, "--set")
     return values
+
+
+def with_environment(resolved: Resolved, earlier: RunDir | None = None) -> Resolved:
+    """`resolved` with the environment that its lock file leads to.
+
+    A run that is repeated or resumed has that of the `earlier` run, unless the setting is given again. Raises
+    ConfigError if the file does not name exact packages that can be installed here.
+    """
+    job, cluster = resolved.job, resolved.cluster
+    if job.environment is None:
+        return resolved
+    from clusterctl.launcher.config.environment import environment_of, environment_of_earlier  # late: reads lock files
+
+    path = Path(job.environment)
+    if earlier and not any(setting.partition("=")[0].strip() == "environment" for setting in resolved.settings):
+        return replace(resolved, environment=environment_of_earlier(earlier, path, cluster))
+    return replace(resolved, environment=environment_of(job, path, cluster))
 
 
 def bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

@@ -52,7 +52,7 @@ def progress(wanted: bool | None) -> Progress | None:
 
 
 class ProgressListener:
-    """Ignores every report; `display.build_progress` shows them."""
+    """Ignores every report; `display.terminal` shows them."""
 
     def begin(self, text: str, total: int | None = None) -> None:
         """The next step begins, of `total` bytes if known."""

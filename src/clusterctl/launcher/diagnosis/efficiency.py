@@ -22,8 +22,8 @@ from clusterctl.launcher.observe.needs import (
 )
 from clusterctl.launcher.observe.telemetry import NOT_MEASURED
 from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
+from clusterctl.shared.record.metrics import number
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import number
 from clusterctl.shared.spec import Batches, Checkpoint, LoopTrain, batch_key
 from clusterctl.shared.spec.values import GpuCount
 

@@ -25,8 +25,8 @@ from clusterctl.launcher.observe.rank_events import deaths, ended_together
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.slurm_log import job_ends
 from clusterctl.launcher.observe.state import Status, state_of_job
-from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS
 from clusterctl.launcher.slurm.jobs import Accounted, SlurmJob
+from clusterctl.launcher.slurm.nodes import NO_LIMIT_SECONDS
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.node.signals import EXIT_TERMINATED

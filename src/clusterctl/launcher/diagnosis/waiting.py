@@ -16,7 +16,7 @@ from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.finding import submission
 from clusterctl.launcher.diagnosis.reasons import HELD, Kind, in_words
-from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS, asked_of, gpus_free, has_room, room_for
+from clusterctl.launcher.slurm.nodes import NO_LIMIT_SECONDS, asked_of, gpus_free, has_room, room_for
 from clusterctl.launcher.slurm.queue import WaitingJob
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Inventory, Node, Partition, Slurm
-    from clusterctl.launcher.slurm.fits import Asked
+    from clusterctl.launcher.slurm.nodes import Asked
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.sbatch import Estimate
     from clusterctl.shared.spec import Resources

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clusterctl.launcher.display.plain import duration, plain
-from clusterctl.shared.record.vocabulary import Role, metric_of
+from clusterctl.shared.record.metrics import Role, metric_of
 from clusterctl.shared.spec.keys import as_toml
 from clusterctl.shared.spec.values import plural
 

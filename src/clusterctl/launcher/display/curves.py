@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clusterctl.launcher.display.plain import compact, plain
 from clusterctl.launcher.observe.history import thinned
-from clusterctl.shared.record.vocabulary import KNOWN, Better, Metric, Role, is_other_score, metric_of
+from clusterctl.shared.record.metrics import KNOWN, Better, Metric, Role, is_other_score, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
     from clusterctl.launcher.observe.ended_runs import Row

@@ -27,8 +27,8 @@ from clusterctl.launcher.observe.measurements import measurements_in
 from clusterctl.launcher.observe.run_record import read_record, read_submission
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import is_folder
+from clusterctl.shared.record.metrics import counted_examples, number, own_metrics, score_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import counted_examples, number, own_metrics, score_of
 from clusterctl.shared.spec import SCRIPT
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.measurements import Measurement
     from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
     from clusterctl.shared.spec import Cluster
 
 _BETWEEN_SECONDS = 10.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from clusterctl.shared.record.metrics import number
 from clusterctl.shared.record.plain_text import clock as clock
 from clusterctl.shared.record.plain_text import duration as duration
 from clusterctl.shared.record.plain_text import plain as plain
-from clusterctl.shared.record.vocabulary import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,8 +23,8 @@ from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
+from clusterctl.shared.record.metrics import KNOWN, number, own_metrics, score_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:

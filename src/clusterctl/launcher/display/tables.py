@@ -17,7 +17,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.display.plain import as_bytes, duration, plain, ranges, when
 from clusterctl.launcher.display.runs_table import row_of, show_runs
 from clusterctl.launcher.observe.status import Listing
-from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
+from clusterctl.launcher.slurm.nodes import gpus_by_type, largest_now
 from clusterctl.shared.errors import HostError, SlurmError
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural, slurm_time
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.api.clean import CleanUp
-    from clusterctl.launcher.api.remote.several_clusters import Answered
+    from clusterctl.launcher.api.several_clusters import Answered
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.observe.needs import Needs
     from clusterctl.launcher.slurm import Inventory, Node
-    from clusterctl.launcher.slurm.fits import Largest, Room
     from clusterctl.launcher.slurm.jobs import SlurmJob
+    from clusterctl.launcher.slurm.nodes import Largest, Room
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
 
 

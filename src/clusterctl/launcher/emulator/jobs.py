@@ -67,7 +67,7 @@ class JobRecord(NamedTuple):
     status: int = 0
     nodes: Sequence[int] = ()  # those it holds, or held when it ended
     gpus: Sequence[Sequence[int]] = ()  # on each of these nodes
-    dependencies: Sequence[tuple[str, str, bool]] = ()  # the unsatisfied ones (`dependencies`)
+    dependencies: Sequence[tuple[str, str, bool]] = ()  # the unsatisfied ones (`scheduling`)
     array: int = 0  # the id of its array
     tasks: Sequence[int] = ()  # its index in the array, or the pending indices; each becomes a job when it starts
     throttle: int = 0  # how many jobs of the array may hold nodes at once; 0: no limit

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import dependencies, fifo, jobs
+from clusterctl.launcher.emulator import fifo, jobs, scheduling
 from clusterctl.launcher.emulator.job_request import SBATCH, environment_options, make_request, script_options
 from clusterctl.launcher.emulator.jobs import (
     HELD,
@@ -41,7 +41,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     options = lines | environment_options(os.environ) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
     tasks = jobs.parse_indices(request.array)
-    waits_for = dependencies.parse(options.get("dependency", ""))
+    waits_for = scheduling.parse_dependencies(options.get("dependency", ""))
     if (
         request.nodes > machine.nodes
         or request.cpus_on_each > machine.cpus_per_node
@@ -50,16 +50,14 @@ def main(machine: Machine, arguments: list[str]) -> int:
     ):
         raise SlurmError("Batch job submission failed: Requested node configuration is not available")
     if "test-only" in options:
-        from clusterctl.launcher.emulator import scheduling  # slow to import, seldom needed
-
         earliest = shown_time(scheduling.estimated_start(machine, request, time.time()))
         place = f"on {request.nodes} nodes in partition {request.partition}"
         print(f"sbatch: Job to start at {earliest} {place}", file=sys.stderr)
         return 0
     jobs.bury_lost(machine)
     jobs.forget_old(machine)
-    waits_for = [one._replace(failed=False) for one in dependencies.left(machine, waits_for)]
-    reason = HELD if "hold" in options else dependencies.WAITS if waits_for else "None"
+    waits_for = [one._replace(failed=False) for one in scheduling.open_dependencies(machine, waits_for)]
+    reason = HELD if "hold" in options else scheduling.WAITS if waits_for else "None"
     record = JobRecord(
         EmulatedState.PENDING,
         reason,

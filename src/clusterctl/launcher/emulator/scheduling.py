@@ -1,17 +1,30 @@
-"""Which nodes and GPUs a pending job gets: in order of tier and job id, one decision at a time."""
+"""When a pending job starts: its dependencies, as Slurm 22.05 evaluates them, and which nodes and GPUs it gets.
+
+Jobs are taken in order of tier and job id, one decision at a time.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.emulator.job_request import PREEMPTABLE, TIERS, JobRequest
-from clusterctl.launcher.emulator.jobs import EmulatedJob, EmulatedState, JobRecord, all_jobs
+from clusterctl.launcher.emulator.jobs import (
+    EmulatedJob,
+    EmulatedState,
+    JobRecord,
+    all_jobs,
+    bury_lost,
+    chosen,
+    parse_target,
+)
+from clusterctl.shared.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.launcher.emulator.virtual_cluster import Machine
 
@@ -127,3 +140,89 @@ def choose(machine: Machine, request: JobRequest, free: list[Free]) -> tuple[lis
 def _cpus_of(machine: Machine, request: JobRequest) -> int:
     """The CPUs that a job takes on each of its nodes."""
     return machine.cpus_per_node if request.exclusive else request.cpus_on_each
+
+
+# Job dependencies, such as `--dependency=afterok:7:8,afterany:9`.
+
+WAITS, NEVER = "Dependency", "DependencyNeverSatisfied"  # reasons
+_NONSENSE = "Batch job submission failed: Job dependency problem"
+
+
+class DependencyKind(StrEnum):
+    AFTER = "after"
+    AFTER_ANY = "afterany"
+    AFTER_NOT_OK = "afternotok"
+    AFTER_OK = "afterok"
+
+
+class Dependency(NamedTuple):
+    """One job, array or element to wait for. Satisfied ones are dropped, as in squeue's list."""
+
+    kind: str
+    job: str  # 12, 12_* or 12_3
+    failed: bool = False  # it can never be satisfied
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.job}({'failed' if self.failed else 'unfulfilled'})"
+
+
+def parse_dependencies(text: str) -> list[Dependency]:
+    """The dependencies in `text`, without duplicates. Raises SlurmError."""
+    if "?" in text or "+" in text or text.lower().startswith(("singleton", "expand", "aftercorr")):
+        raise SlurmError(f"the emulator does not support --dependency={text}")
+    found = []
+    for word in text.split(",") if text else ():
+        kind, *targets = word.lower().split(":")
+        if kind not in set(DependencyKind) or not targets:
+            raise SlurmError(_NONSENSE)
+        for target in targets:
+            try:
+                number, indices = parse_target(target)  # 12_[3-4] -> 12_3, 12_4
+            except SlurmError:
+                raise SlurmError(_NONSENSE) from None
+            found += [Dependency(kind, f"{number}_{index}") for index in indices] or [Dependency(kind, str(number))]
+    return list(dict.fromkeys(found))
+
+
+def open_dependencies(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
+    """Those not satisfied yet, or that never can be, as squeue shows them.
+
+    An unknown or forgotten job satisfies every kind.
+    """
+    open_ones = []
+    for one in dependencies:
+        try:
+            found = chosen(machine, one.job)
+        except SlurmError:
+            continue
+        if any(job.is_lost for job in found):
+            bury_lost(machine)
+        records = [job.record for job in found]
+        satisfied = verdict(one.kind, records)
+        if not satisfied:
+            job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
+            open_ones.append(Dependency(one.kind, job, failed=satisfied is False))
+    return open_ones
+
+
+def shown_dependencies(record: JobRecord) -> str:
+    """The remaining dependencies of a job, in the format of squeue and scontrol."""
+    return ",".join(str(Dependency(*one)) for one in record.dependencies) or "(null)"
+
+
+def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
+    """Whether these jobs satisfy a dependency of this kind; None while that is open."""
+
+    def of_job(state: EmulatedState) -> bool | None:
+        """A requeued job counts as neither ended nor started."""
+        if kind == DependencyKind.AFTER:
+            return state is EmulatedState.RUNNING or state.ended or None
+        if not state.ended:
+            return None
+        succeeded = state is EmulatedState.COMPLETED
+        return kind == DependencyKind.AFTER_ANY or succeeded == (kind == DependencyKind.AFTER_OK)
+
+    verdicts = [of_job(record.state) for record in records]
+    if None in verdicts:
+        return None
+    return any(verdicts) if kind == DependencyKind.AFTER_NOT_OK else all(verdicts)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import dependencies, jobs
+from clusterctl.launcher.emulator import jobs, scheduling
 from clusterctl.launcher.emulator.output import expand, shown_time, symbols, user_name
 from clusterctl.launcher.emulator.stand_in import VERSION
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name, node_names
@@ -47,7 +47,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
                 nodes = [str(_number(machine, name)) for name in node_names(values["excnodelist"])]
                 return _ask(machine, values["jobid"].split(","), "exclude", *nodes)
             if values.keys() == {"jobid", "dependency"}:
-                dependencies.parse(values["dependency"])  # raises
+                scheduling.parse_dependencies(values["dependency"])  # raises
                 return _ask(machine, values["jobid"].split(","), "wait-for", values["dependency"])
             _update_node(machine, values)
         case _:

@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.emulator import dependencies, jobs
+from clusterctl.launcher.emulator import jobs, scheduling
 from clusterctl.launcher.emulator.job_request import Options
 from clusterctl.launcher.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.launcher.emulator.output import cell, long_format, shown_time, user_name
@@ -123,7 +123,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "arrayjobid": lambda row: str(row.record.array or row.id),
     "arraytaskid": lambda row: jobs.shown_elements(row.record),
     "comment": lambda row: row.request.comment or "(null)",
-    "dependency": lambda row: dependencies.shown(row.record),
+    "dependency": lambda row: scheduling.shown_dependencies(row.record),
     "endtime": lambda row: _time(
         row.record.ended  # or will end at the latest:
         or (row.record.started + row.request.time_limit if row.record.started and row.request.time_limit else None)

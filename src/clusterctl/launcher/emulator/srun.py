@@ -186,9 +186,12 @@ class EmulatedStep:
         return environment
 
     def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
-        """The task's output: that of srun, or the file that the pattern names, which tasks may share."""
-        if pattern is None:
-            return self._pipe(task, inherited)
+        """The task's output: a pipe to that of srun, or the file that the pattern names, which tasks may share."""
+        if pattern is None:  # a pipe, as with Slurm: a task's output does not end with srun's own
+            reader, writer = os.pipe()
+            os.set_blocking(reader, False)
+            self.streams[reader] = Stream(inherited, f"{task.rank}: ".encode() if "label" in self.options else b"")
+            return writer
         step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
         name = expand(pattern, symbols(self.job.id, self.record, self.request.name, task.node) | step)
         if name not in self.files:
@@ -199,13 +202,6 @@ class EmulatedStep:
                 self._signal(signal.SIGKILL)
                 raise SlurmError(f"Could not open {name}: {error.strerror}") from None
         return self.files[name]
-
-    def _pipe(self, task: StepTask, target: int) -> int:
-        """The writing end of a pipe, as with Slurm: a task's output does not end with srun's own."""
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-        self.streams[reader] = Stream(target, f"{task.rank}: ".encode() if "label" in self.options else b"")
-        return writer
 
     def _pass_on(self) -> None:
         """Write what tasks have written."""

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import dependencies, fifo, jobs, process_trees, sbatch, scheduling
-from clusterctl.launcher.emulator.dependencies import Dependency
+from clusterctl.launcher.emulator import fifo, jobs, process_trees, sbatch, scheduling
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
+from clusterctl.launcher.emulator.scheduling import Dependency
 from clusterctl.launcher.emulator.variables import batch_environment
 from clusterctl.launcher.emulator.virtual_cluster import Machine, name_nodes, node_name
 from clusterctl.shared.node.processes import descendants, stats
@@ -80,9 +80,9 @@ class Supervisor:
         """Whether all dependencies are satisfied; if one never can be, end the job if it was submitted so."""
         if not self.record.dependencies:
             return True
-        left = dependencies.left(self.machine, [Dependency(*one) for one in self.record.dependencies])
+        left = scheduling.open_dependencies(self.machine, [Dependency(*one) for one in self.record.dependencies])
         never = any(one.failed for one in left)
-        reason = dependencies.NEVER if never else dependencies.WAITS if left else "None"
+        reason = scheduling.NEVER if never else scheduling.WAITS if left else "None"
         if (reason, left) != (self.record.reason, self.record.dependencies):
             self._note(reason=reason, dependencies=left)
         if never and self.request.kill_on_invalid_dependency:
@@ -277,8 +277,8 @@ class Supervisor:
             case ["exclude", *_]:
                 return "Job is no longer pending execution"
             case ["wait-for", text] if pending:
-                waits_for = dependencies.left(self.machine, dependencies.parse(text))
-                self._note(dependencies=waits_for, reason=dependencies.WAITS if waits_for else "None")
+                waits_for = scheduling.open_dependencies(self.machine, scheduling.parse_dependencies(text))
+                self._note(dependencies=waits_for, reason=scheduling.WAITS if waits_for else "None")
             case ["wait-for", _]:
                 return "Job is no longer pending execution"
             case ["hold"] if not pending and not self.record.array:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.diagnosis.diagnose import SlurmOf
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.shared.record.vocabulary import Metric, Number
+    from clusterctl.shared.record.metrics import Metric, Number
 
 
 _SCHEMES = ("https://", "http://")

@@ -27,7 +27,7 @@ from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import modified_at, names_in, read_beginning, read_regular, status_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal, all_done, asked_for_restart
-from clusterctl.shared.record.vocabulary import score_of
+from clusterctl.shared.record.metrics import score_of
 from clusterctl.shared.spec.values import parse_limit
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm import QueuedJob
     from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import Attempt
+    from clusterctl.shared.record.metrics import Metric, Number
     from clusterctl.shared.record.states import State
-    from clusterctl.shared.record.vocabulary import Metric, Number
 
 
 _LONGEST_SETUP_LINE = 100

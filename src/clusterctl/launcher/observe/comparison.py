@@ -29,8 +29,8 @@ from clusterctl.launcher.submission.snapshot import PARTS
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists, is_folder, local_devices, open_regular, read_regular, read_whole
+from clusterctl.shared.record.metrics import KNOWN, Better
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Better
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.keys import Difference, as_toml, differences, leaves, leaves_as_written, varying
 from clusterctl.shared.spec.records import nearest
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.status import RunStatuses
     from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import RunDir, SweepDir
-    from clusterctl.shared.record.vocabulary import Metric, Number
+    from clusterctl.shared.record.metrics import Metric, Number
     from clusterctl.shared.spec import Cluster
     from clusterctl.shared.spec.keys import Key
 

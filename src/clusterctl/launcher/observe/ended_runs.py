@@ -35,9 +35,9 @@ from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import names_in, with_retries
 from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.metrics import Metric, metric_of
 from clusterctl.shared.record.ownership import CacheContent, read_cache, write_cache
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import Metric, metric_of
 from clusterctl.shared.spec import Cluster, Job, to_record
 
 if TYPE_CHECKING:

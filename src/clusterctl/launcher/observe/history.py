@@ -17,8 +17,8 @@ from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.launcher.observe.measurements import parse_measurement
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.launcher.observe.timeline import AttemptTimeline
+from clusterctl.shared.record.metrics import STEP_PARTS, Role, metric_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import STEP_PARTS, Role, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.shared.record.layout import Attempt, RunDir
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
 
 
 _LARGEST_STEP = 2.0**63  # the difference of two steps must fit a chart's axis
@@ -107,22 +107,19 @@ def pace_of(lines: list[bytes]) -> Pace | None:
     if last is None or first is None or last[0] <= first[0]:
         return None
     steps, seconds = last[0] - first[0], last[1] - first[1]
-    if not 0 < seconds < _LONG_SECONDS:
-        steps, seconds = _without_jumps(lines)
+    if not 0 < seconds < _LONG_SECONDS:  # the node's clock was set, or the node suspended: count only even pauses
+        known = [
+            (one.step, one.time) for one in measurements_in(lines) if one.step is not None and one.time is not None
+        ]
+        pairs = [(step - before, at - then) for (before, then), (step, at) in itertools.pairwise(known)]
+        total = sum(pause for _, pause in pairs if pause > 0)
+        even = [
+            (more, pause)
+            for more, pause in pairs
+            if pause >= 0 and (len(pairs) == 1 or pause <= _JUMP * (total - pause))
+        ]
+        steps, seconds = sum(more for more, _ in even), sum(pause for _, pause in even)
     return Pace(steps / seconds, last[1]) if steps > 0 and seconds > 0 else None
-
-
-def _without_jumps(lines: list[bytes]) -> tuple[float, float]:
-    """The steps and seconds between the lines, except where the node's clock was set, or the node suspended."""
-    known = [(one.step, one.time) for one in measurements_in(lines) if one.step is not None and one.time is not None]
-    pairs = [(step - before, at - then) for (before, then), (step, at) in itertools.pairwise(known)]
-    total = sum(seconds for _, seconds in pairs if seconds > 0)
-    even = [
-        (steps, seconds)
-        for steps, seconds in pairs
-        if seconds >= 0 and (len(pairs) == 1 or seconds <= _JUMP * (total - seconds))
-    ]
-    return sum(steps for steps, _ in even), sum(seconds for _, seconds in even)
 
 
 def progress(metrics: Mapping[str, float]) -> float | None:

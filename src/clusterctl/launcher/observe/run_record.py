@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import shlex
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,7 +22,7 @@ from clusterctl.launcher.slurm.queue import element_id, is_among
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.node.script_start import make_element
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import exists, status_of
+from clusterctl.shared.record.files import exists, status_of, write_json
 from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT, RunDir, SweepDir
 from clusterctl.shared.record.ownership import is_trusted, owner_name
 from clusterctl.shared.record.plain_text import numbers_in
@@ -337,3 +338,9 @@ def read_finish(run: RunDir) -> Finish | None:
     """None unless the run finished; a damaged file counts."""
     fields = read_fields(run.finished_json)
     return None if fields.absent else Finish(fields.moment("time") or 0.0, fields.whole("attempt"))
+
+
+def adopt(run: RunDir | ArrayDir, job_id: str) -> None:
+    """Record the job of `run`, either from sbatch's answer or when it is found later. The first record is kept."""
+    if not exists(run.submission_json):
+        write_json(run.submission_json, {"job_id": job_id, "time": time.time()})

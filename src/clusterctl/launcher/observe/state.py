@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, LeftOut, RunEvidence
     from clusterctl.launcher.observe.measurements import Pace
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
     from clusterctl.shared.spec import Resources
 
 HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reason codes

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids
-from clusterctl.launcher.observe.run_record import make_directory, newer_records, read_record, unreadable
+from clusterctl.launcher.observe.run_record import adopt, make_directory, newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import (
     MOST_COUNTED,
     is_written,
@@ -32,12 +32,11 @@ from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import JobState, Slurm
-from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, NotFoundError, SlurmError, UsageError
 from clusterctl.shared.record.files import lateness
 from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import Better, metric_of, score_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import Better, metric_of, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -111,6 +110,14 @@ def statuses_of(
     found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
     return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
+
+
+def status_of_run(run: RunDir) -> Status:
+    """The status of one run. Raises ConfigError for a damaged run."""
+    found = statuses_of([run])
+    if not found.statuses:
+        raise found.problems[0]
+    return found.statuses[0]
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:

@@ -18,9 +18,9 @@ from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SWEEP_FORMAT, RunDir, SweepDir
+from clusterctl.shared.record.metrics import KNOWN, Better, metric_of, own_metrics, score_of
 from clusterctl.shared.record.plain_text import numbers_in
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import ArrayDir
-    from clusterctl.shared.record.vocabulary import Metric, Number
+    from clusterctl.shared.record.metrics import Metric, Number
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct(">cI")
 LARGEST = 64 * 2**20
 CHUNK = 2**18
+GONE = 76  # the exit code of a command that ended without an answer
 
 
 class FrameKind(Enum):

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config.client_data import client_data
-from clusterctl.launcher.config.environment import RECORD
 from clusterctl.launcher.config.locks import lock_text, read_pins, require_extras, require_wheels, without_credentials
 from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.containers.engine import follow
@@ -36,6 +35,7 @@ from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import exists, open_regular, read_whole, write_json, write_text
 from clusterctl.shared.record.interpreter import environment as environment_of_python
 from clusterctl.shared.record.interpreter import isolated, with_packages
+from clusterctl.shared.record.layout import ENVIRONMENT_RECORD
 from clusterctl.shared.record.once import prepared_once
 from clusterctl.shared.record.ownership import make_new, make_private, require_own
 from clusterctl.shared.record.plain_text import plain
@@ -219,7 +219,7 @@ def build(environment: Environment, runs: Path, progress: ProgressListener = SIL
         prepared_once(
             environment.folder,
             lambda building: _build(environment, building, progress),
-            whole=lambda folder: exists(folder / RECORD),
+            whole=lambda folder: exists(folder / ENVIRONMENT_RECORD),
         )
     except OSError as error:
         message = f"environment: cannot build {environment.lock.name} in {root}: {reason(error)}"
@@ -281,7 +281,7 @@ def _build(environment: Environment, building: Path, progress: ProgressListener)
         "seconds": round(time.time() - begun, 3),
         "packages": {one.name: one.version or without_credentials(one.url) for one in wanted.packages},
     }
-    write_json(building / RECORD, record)
+    write_json(building / ENVIRONMENT_RECORD, record)
 
 
 def _install(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
-from clusterctl.launcher.config.environment import RECORD
 from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
@@ -25,7 +24,7 @@ from clusterctl.launcher.submission.snapshot import link_code
 from clusterctl.shared.errors import ConfigError, ImageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import read_regular, write_json, write_text
-from clusterctl.shared.record.layout import RUN_FORMAT
+from clusterctl.shared.record.layout import ENVIRONMENT_RECORD, RUN_FORMAT
 from clusterctl.shared.record.ownership import make_new
 from clusterctl.shared.spec import to_record
 
@@ -121,7 +120,7 @@ def environment_fields(plan: Plan) -> dict[str, Any]:
     """
     if not plan.environment:
         return {}
-    found = read_fields(plan.environment.folder / RECORD).content
+    found = read_fields(plan.environment.folder / ENVIRONMENT_RECORD).content
     known = {name: found.get(name) for name in ("lock", "python", "packages")}
     return {"environment": {"folder": str(plan.environment.folder), **known}}
 

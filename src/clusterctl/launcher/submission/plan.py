@@ -14,9 +14,9 @@ from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
-from clusterctl.launcher.submission.launched import workers_of_a_task
 from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_script
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.node.launch_command import workers_of_a_task
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
 from clusterctl.shared.record.roles import seating

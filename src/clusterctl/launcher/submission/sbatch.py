@@ -10,14 +10,15 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.script_resolution import inherited
-from clusterctl.launcher.submission.script import render
+from clusterctl.launcher.submission.script import render, render_array
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.ownership import open_own
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.shared.record.layout import ArrayDir
 
 
 TIMEOUT_SECONDS = 60
@@ -76,6 +77,13 @@ class BatchJob(NamedTuple):
     def of(cls, plan: Plan) -> BatchJob:
         run, own = plan.run, plan if plan.script else None
         return cls(render(plan), [*plan.task], run.runs, run.pickles, plan.tasks, plan.secrets, run.id, own)
+
+    @classmethod
+    def of_array(cls, array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> BatchJob:
+        """The job of an array; nothing uses the pickle that submitit writes."""
+        first = plans[0]
+        script = render_array(array, plans, at_once)
+        return cls(script, [*first.task], first.run.runs, array.pickles, first.tasks, first.secrets, sweep)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.launcher.config import runs_folder
 from clusterctl.launcher.containers.runtimes import removing
-from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.slurm.nodes import asked_of
 from clusterctl.launcher.submission.plan import Warm, check_path, gpu_options, make_plan
 from clusterctl.launcher.submission.sbatch import SlurmRefused, pipe_to_sbatch, refusal
 from clusterctl.launcher.submission.script import part, sbatch_lines

@@ -30,8 +30,8 @@ from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.interpreter import adding
 from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import Role, metric_of
 from clusterctl.shared.record.once import LeaseTaken, leased
-from clusterctl.shared.record.vocabulary import Role, metric_of
 from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.keys import leaves_as_written
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.measurements import Measurement
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.shared.record.metrics import Number
     from clusterctl.shared.record.states import State
-    from clusterctl.shared.record.vocabulary import Number
 
 
 # The points of a run for a tracker, each once despite restarts, and the tracker's position in them.

@@ -1,4 +1,4 @@
-"""Which launcher a program's command starts, and which of its options a job fills in.
+"""Which launcher a program's command starts, and which of its options a job fills in; `shown` is the preview.
 
 torchrun, accelerate and deepspeed start the workers of a node themselves, so a job starts one of them on each node, and
 tells each what only the job knows: the number of nodes, the node's own, where the workers meet, the GPUs of a node.
@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.shared.spec.values import plural
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterctl.shared.spec import Job
 
 TORCHRUN, ACCELERATE, DEEPSPEED, MPI = "torchrun", "accelerate", "deepspeed", "mpirun"
 _PROGRAMS = {
@@ -98,7 +103,7 @@ _IN_SHELL = re.compile(
 _NAMES = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[\d,-]+)\](?P<suffix>[^,\[\]]*))?")
 
 
-class Job(NamedTuple):
+class LaunchedJob(NamedTuple):
     """What a job knows that its launchers must know; texts, because variables take their place before it runs."""
 
     nodes: int
@@ -123,7 +128,7 @@ class Launch:
         """Whether one of it on each node starts all workers of that node."""
         return self.name != MPI
 
-    def workers(self, job: Job) -> int:
+    def workers(self, job: LaunchedJob) -> int:
         """The number of workers on each node, as far as it is known; otherwise the launcher's default, 1."""
         names = {TORCHRUN: "--nproc-per-node", ACCELERATE: "--num-processes", DEEPSPEED: "--num-gpus"}
         text = self.given.get(names.get(self.name, ""), "")
@@ -131,7 +136,7 @@ class Launch:
             return max(1, job.gpus)
         return max(1, int(text) // (job.nodes if self.name == ACCELERATE else 1))
 
-    def filled_in(self, job: Job, environment: Mapping[str, str]) -> tuple[str, ...]:
+    def filled_in(self, job: LaunchedJob, environment: Mapping[str, str]) -> tuple[str, ...]:
         """The options that the user left out, with the values that they have in `job`."""
         fill = {TORCHRUN: _of_torchrun, ACCELERATE: _of_accelerate, DEEPSPEED: _of_deepspeed}.get(self.name)
         if fill is None:
@@ -269,7 +274,7 @@ def _name(option: str) -> str:
     return option[:2] + option[2:].replace("_", "-")
 
 
-def _of_torchrun(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _of_torchrun(job: LaunchedJob, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if "--standalone" not in given:
         yield "--nnodes", str(job.nodes)
         if given.get("--rdzv-backend", "static") != "static":
@@ -283,7 +288,7 @@ def _of_torchrun(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, str]
         yield "--nproc-per-node", str(job.gpus)
 
 
-def _of_accelerate(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _of_accelerate(job: LaunchedJob, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if job.nodes > 1:
         yield "--num_machines", str(job.nodes)
         yield "--machine_rank", job.node_rank
@@ -298,7 +303,7 @@ def _of_accelerate(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, st
             yield "--multi_gpu", ""
 
 
-def _of_deepspeed(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _of_deepspeed(job: LaunchedJob, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if job.nodes > 1:
         yield "--hostfile", job.hostfile
     if job.nodes > 1 or "--hostfile" in given:
@@ -306,3 +311,72 @@ def _of_deepspeed(job: Job, given: Mapping[str, str]) -> Iterator[tuple[str, str
         yield "--node_rank", job.node_rank
         yield "--master_addr", job.address
     yield "--master_port", job.port
+
+
+# Before the run: what the tasks will fill in, for a job that is about to be submitted.
+
+
+def launch_of(job: Job) -> Launch | None:
+    """The launcher that starts the workers of a node."""
+    launch = find_launch(job.argv) if job.workload == "command" else None
+    return launch if launch and launch.starts_workers else None
+
+
+def workers_of_a_task(job: Job) -> int:
+    """The number of processes that share the CPUs of a task."""
+    launch = launch_of(job)
+    return launch.workers(_seen(job)) if launch and job.resources.tasks_per_node == 1 else 1
+
+
+def filled_in(job: Job) -> tuple[str, ...]:
+    """The options that the tasks will add to the launcher's own, with variables for what is not known yet."""
+    launch = launch_of(job)
+    if launch is None or job.resources.tasks_per_node != 1:
+        return ()
+    return launch.filled_in(_seen(job), job.env)
+
+
+def shown(job: Job) -> str:
+    """What `--dry-run` shows of a launcher; empty for other programs."""
+    if name := shell_mentions(job.argv):
+        return f"{name} in the command line of a shell is not recognised: its options stay as they are"
+    launch = launch_of(job)
+    if launch is None:
+        return ""
+    added = filled_in(job)
+    words = launch.completed([f'"{word}"' if "$" in word else word for word in added])
+    words = [word if word.startswith('"-') else shlex.quote(word) for word in words]
+    tasks = plural(job.resources.tasks_per_node or 1, "task")
+    first = f"{launch.name} starts the workers of its node: {tasks} per node"
+    return f"{first}; filled in: {' '.join(added) or 'nothing'}\neach task runs: {' '.join(words)}"
+
+
+def problems(job: Job, *, tasks_are_given: bool) -> Iterator[tuple[str, str]]:
+    """What the user should know before submitting: messages, each with a hint."""
+    resources, launch = job.resources, launch_of(job)
+    tasks = resources.tasks_per_node or 1
+    if tasks > 1 and (name := shell_mentions(job.argv)) and not tasks_are_given:
+        message = (
+            f"each of the {tasks} tasks per node starts {name}: in the command line of a shell, it is not recognised"
+        )
+        yield (
+            message,
+            "add `resources.tasks_per_node = 1` if it starts the workers of a node, or name it without the shell",
+        )
+    if launch is None:
+        return
+    if tasks > 1:
+        message = f"each of the {tasks} tasks per node starts {launch.name}, and nothing is filled in"
+        yield message, "omit tasks_per_node: one task per node, and the number of workers, are the defaults"
+    if "--standalone" in launch.given and resources.nodes > 1:
+        yield f"--standalone: each of the {resources.nodes} nodes trains by itself", "leave it out to train together"
+    nodes = launch.given.get("--nnodes") or launch.given.get("--num-machines") or ""
+    if nodes.isdecimal() and int(nodes) != resources.nodes:
+        message = f"{launch.name} expects {plural(int(nodes), 'node')}, and the job has {resources.nodes}"
+        yield message, f"leave out the number, which is filled in, or add `resources.nodes = {nodes}`"
+
+
+def _seen(job: Job) -> LaunchedJob:
+    """What a launcher is told about its job. GPUs bound to single tasks do not count: all workers would share one."""
+    resources = job.resources
+    return LaunchedJob(resources.nodes, 0 if resources.gpus_per_task else int(resources.gpus_per_node or 0))

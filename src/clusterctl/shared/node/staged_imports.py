@@ -138,8 +138,11 @@ def install(folder: str) -> None:
             del sys.path_importer_cache[path]
 
 
-def _import_hidden(here: str) -> None:
-    """Run the environment's own `sitecustomize`, which this one shadows, if there is one."""
+def main() -> None:
+    """What `sitecustomize` does."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    install(os.path.dirname(here))
+    # Run the environment's own `sitecustomize`, which this one shadows, if there is one.
     sys.path[:] = [path for path in sys.path if path != here]
     this = sys.modules.pop("sitecustomize")
     try:
@@ -149,10 +152,3 @@ def _import_hidden(here: str) -> None:
             raise
     finally:
         sys.modules.setdefault("sitecustomize", this)
-
-
-def main() -> None:
-    """What `sitecustomize` does."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    install(os.path.dirname(here))
-    _import_hidden(here)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.record.metrics import Number
 
 Member = TypeVar("Member", bound=StrEnum)
 _LAST_MOMENT = 2.0**37  # the year 6325; later times break calendar functions

@@ -23,6 +23,7 @@ KNOWN_DIGESTS = ".digests"  # cached digests of the files in copied folders
 ENVIRONMENTS = ".environments"  # archives of the modules of Python environments
 TREES = ".trees"  # manifests of projects from other machines
 BUILT = ".environments"  # in a folder of runs, or of environments: those that are built from lock files
+ENVIRONMENT_RECORD = "environment.json"  # in such an environment, written last
 _SWEEPS = ".sweeps"
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")

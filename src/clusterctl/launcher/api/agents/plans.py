@@ -156,7 +156,7 @@ class Plans:
 
         Nothing is submitted before `apply`.
         """
-        from clusterctl.launcher.api.submitting.again import rerun
+        from clusterctl.launcher.api.submitting.start import rerun
 
         name, given = _id_of(run, cluster), changes(settings)
 
@@ -170,7 +170,7 @@ class Plans:
 
         Nothing is submitted before `apply`.
         """
-        from clusterctl.launcher.api.submitting.again import resume
+        from clusterctl.launcher.api.submitting.start import resume
 
         name, given = _id_of(run, cluster), changes(settings)
 

@@ -19,8 +19,8 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import settings as typed_settings
 from clusterctl.launcher.config.secrets import HIDDEN
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
+from clusterctl.shared.record.metrics import KNOWN
 from clusterctl.shared.record.plain_text import plain
-from clusterctl.shared.record.vocabulary import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -293,7 +293,7 @@ def slurm_jobs(cluster: Cluster = None) -> dict[str, Any]:
 
 def jobs() -> dict[str, Any]:
     """List the jobs and clusters that can be named here: those of the project, your own, and the shipped ones."""
-    from clusterctl.launcher.api.config import places
+    from clusterctl.launcher.api.settings import places
 
     found = [(kind, name) for kind, name, _ in places() if name]
     return {f"{kind}s": [name for one, name in found if one == kind] for kind in ("job", "cluster")}
@@ -301,7 +301,7 @@ def jobs() -> dict[str, Any]:
 
 def job(job: JobName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
     """Show a job resolved for a cluster: every setting that is not the default, its value, and where it comes from."""
-    from clusterctl.launcher.api.config import values
+    from clusterctl.launcher.api.settings import values
     from clusterctl.launcher.api.submitting.submit import load
 
     resolved = load(in_project(job), cluster, overrides=changes(settings))
@@ -321,7 +321,7 @@ def settings(
     search: Annotated[str, "Text in a key or its description, such as memory; empty: all."] = "",
 ) -> dict[str, Any]:
     """Find the keys that a job file or `settings` of another tool can set: type, default, meaning."""
-    from clusterctl.launcher.api.config import job_key_tables
+    from clusterctl.launcher.api.settings import job_key_tables
     from clusterctl.shared.spec.keys import as_toml
 
     word = search.lower()

@@ -26,9 +26,9 @@ from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.config.source import read_toml
 from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.remote.connection import Callbacks as Callbacks
+from clusterctl.launcher.remote.connection import Conversation as Conversation
 from clusterctl.launcher.remote.connection import Repeat as Repeat
 from clusterctl.launcher.remote.connection import Signals as Signals
-from clusterctl.launcher.remote.conversation import Conversation as Conversation
 from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
 from clusterctl.launcher.remote.frames import Terminal as Terminal
 from clusterctl.launcher.remote.ssh import bring_port as bring_port

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.config import Resolved
     from clusterctl.shared.spec import Job
 
@@ -160,11 +159,6 @@ def _has_started(run: RunDir) -> bool:
         return bool(run.attempts())
     except OSError:  # another user's
         return False
-
-
-def advice_on(run: Run) -> str:
-    """`advice` for a run that was just submitted; empty for one on another machine, where its files are."""
-    return advice(run._job, run.path.parent) if run._job and not run.place else ""  # noqa: SLF001 - not of its face
 
 
 def _is_off(needed: float, requested: float) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.checks.surroundings import Check, Verdict
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, indices_of, read_submission
 from clusterctl.launcher.observe.runs import find_run
 from clusterctl.launcher.observe.state import Standing, standing

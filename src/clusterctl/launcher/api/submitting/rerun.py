@@ -13,7 +13,7 @@ from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.past_runs import with_auto
 from clusterctl.launcher.api.submitting.submit import Start, dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
-from clusterctl.launcher.config.environment import with_environment
+from clusterctl.launcher.config.resolution import with_environment
 from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.observe.run_record import make_directory, read_record, read_submission
 from clusterctl.launcher.slurm import Slurm
@@ -47,7 +47,7 @@ def rerun_alone(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> SentRun:
-    """Submit a new run like `run`: see `again.rerun`."""
+    """Submit a new run like `run`: see `start.rerun`."""
     again = _again(run, cluster, overrides)
     slurm = Slurm.of(again.resolved.cluster)
     return send(

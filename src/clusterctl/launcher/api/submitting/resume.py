@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.launcher.api.settings import Axes, Overrides
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.observe.state import Status
@@ -63,7 +63,7 @@ def resume_alone(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> SentRun:
-    """Start `run` again: see `again.resume`, which also starts the later stages of its job again."""
+    """Start `run` again: see `start.resume`, which also starts the later stages of its job again."""
     _ended_job(run)  # an array's element that has ended has a directory
     where = load_cluster(cluster) if cluster else read_record(run).cluster
     changes = settings(overrides)

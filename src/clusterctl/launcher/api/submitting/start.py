@@ -1,7 +1,7 @@
-"""Start runs: of a job, of its stages, of a sweep, of a function of the project.
+"""Start runs: of a job, of its stages, of a sweep, of a function of the project; and start them again.
 
-What only stages or sweeps need is imported there: a submission should not wait for it. A function is named, not
-pickled: a task imports it from the run's copy of the code, and its result comes back as JSON.
+What only stages, sweeps or earlier runs need is imported there: a submission should not wait for it. A function is
+named, not pickled: a task imports it from the run's copy of the code, and its result comes back as JSON.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
     from clusterctl.launcher.api.sweeps import Sweep
-    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.config.shown import ProgressListener
 
     Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
@@ -64,7 +64,7 @@ def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters
         given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
         if "," not in str(given.get("cluster") or ""):
             return function(*arguments, **named)
-        from clusterctl.launcher.api.submitting.where import choose
+        from clusterctl.launcher.api.several_clusters import choose
 
         chosen: Callable[..., Result] = function
         return chosen(**{**given, "cluster": choose(given)})
@@ -346,3 +346,54 @@ def _require_json(label: str, value: Any) -> None:
     if not same:
         hint = "pass numbers, texts, lists, dicts with texts as keys, or the path of a file"
         raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
+
+
+def advice_on(run: Run) -> str:
+    """`advice` for a run that was just submitted; empty for one on another machine, where its files are."""
+    from clusterctl.launcher.api.submitting.past_runs import advice
+
+    return advice(run._job, run.path.parent) if run._job and not run.place else ""  # noqa: SLF001 - not of its face
+
+
+@operation(changes=True, restarts=True)
+def resume(
+    run: Run | str,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Start `run`, or the run of that name, again from its last checkpoint: the same run, another attempt.
+
+    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later stages of its job that were
+    cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
+    finished, ConfigError with everything that would make it fail, and SlurmError.
+    """
+    from clusterctl.launcher.api.find import as_run
+
+    return as_run(run, cluster).resume(cluster, overrides=overrides, hold=hold, progress=progress)
+
+
+@operation(changes=True, restarts=True)
+def rerun(
+    run: Run | str,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    in_allocation: str | None = None,
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit a new run with the code and configuration of `run`, which may be in any state, and return it.
+
+    It goes to `cluster`, or else to that of `run`, with `overrides` applied, and starts at the first step. Both are in
+    the same runs folder. `in_allocation` and `hold` are as for `submit`.
+
+    Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
+    everything that would make the run fail, and SlurmError.
+    """
+    from clusterctl.launcher.api.find import as_run
+
+    earlier = as_run(run, cluster)
+    return earlier.rerun(cluster, overrides=overrides, in_allocation=in_allocation, hold=hold, progress=progress)

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.submitting.verify import verify
-from clusterctl.launcher.checks.check import Check, ok, warn
 from clusterctl.launcher.checks.job_rules import GOES_ON, restart_rules
+from clusterctl.launcher.checks.surroundings import Check, ok, warn
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config.shown import SILENT
+from clusterctl.launcher.observe.run_record import adopt
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.queue import element_id
-from clusterctl.launcher.submission.adoption import adopt
-from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
 from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
 from clusterctl.launcher.submission.new_run import (
     CodeOrigin,
@@ -36,6 +35,7 @@ from clusterctl.launcher.submission.new_run import (
     write_script,
 )
 from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch
+from clusterctl.launcher.submission.script import arrays_of, write_array
 from clusterctl.launcher.submission.snapshot import link_code, take_snapshot
 from clusterctl.launcher.submission.warm import start_host_step
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError, reason
@@ -267,7 +267,7 @@ class Submission:
             array = sweep.place.array(number)
             write_array(array, elements)
             self.written.callback(shutil.rmtree, array.path, ignore_errors=True)
-            job = self._sbatch(batch_of(array, elements, sweep.at_once, sweep.place.id), waiting, previous)
+            job = self._sbatch(BatchJob.of_array(array, elements, sweep.at_once, sweep.place.id), waiting, previous)
             adopt(array, job)
             for index, plan in enumerate(elements):
                 adopt(plan.run, element_id(job, index))

@@ -13,24 +13,22 @@ import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, rules_of, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
-from clusterctl.launcher.checks.check import Verdict
 from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import GOES_ON, large_batch, restart_rules
 from clusterctl.launcher.checks.memory import estimate
+from clusterctl.launcher.checks.surroundings import Verdict
 from clusterctl.launcher.config import current_folder, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import ANY_SLURM, cluster_for
-from clusterctl.launcher.config.environment import with_environment
 from clusterctl.launcher.config.program import with_options
-from clusterctl.launcher.config.resolution import AUTO, check_without_cluster
+from clusterctl.launcher.config.resolution import AUTO, check_without_cluster, with_environment
 from clusterctl.launcher.config.roles import HasStages as HasStages
 from clusterctl.launcher.config.roles import stages_of
 from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.config.user_script import find_script, read_script, step_output_only
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
-from clusterctl.launcher.submission.launched import shown
 from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
 from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
 from clusterctl.launcher.submission.sbatch import own_words, test_only
@@ -38,6 +36,7 @@ from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.snapshot import find_code
 from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, warmed
 from clusterctl.shared.errors import UsageError
+from clusterctl.shared.node.launch_command import shown
 from clusterctl.shared.record.layout import RunDir, code_folder
 from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
 from clusterctl.shared.spec.values import plural
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.api.submitting.predecessors import Names, Predecessors
-    from clusterctl.launcher.checks.check import Check
-    from clusterctl.launcher.checks.memory import Estimate
+    from clusterctl.launcher.checks.surroundings import Check, Estimate
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation

@@ -18,8 +18,7 @@ from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import ANY_SLURM, cluster_for
-from clusterctl.launcher.config.environment import with_environment
-from clusterctl.launcher.config.resolution import check_without_cluster
+from clusterctl.launcher.config.resolution import check_without_cluster, with_environment
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.config.user_script import find_script, read_script

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.checks import verify as checks
-from clusterctl.launcher.checks.check import Check, Verdict, warn
 from clusterctl.launcher.checks.job_rules import script_rules
 from clusterctl.launcher.checks.look import look_around
+from clusterctl.launcher.checks.surroundings import Check, Verdict, warn
 from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.submission.code_files import largest

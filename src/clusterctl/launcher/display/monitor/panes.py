@@ -33,8 +33,8 @@ from clusterctl.launcher.display.plain import (
 )
 from clusterctl.launcher.display.runs_table import note, state_style
 from clusterctl.launcher.observe.runs import MOST_COUNTED
+from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import number, score_of
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from clusterctl.launcher.display.runs_table import note, state_style, state_text
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import states_in_words
-from clusterctl.shared.record.vocabulary import number, score_of
+from clusterctl.shared.record.metrics import number, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

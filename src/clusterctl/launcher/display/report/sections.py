@@ -16,8 +16,8 @@ from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.display.tables import resource_rows
 from clusterctl.launcher.observe.written import Written
+from clusterctl.shared.record.metrics import KNOWN, Role, counted_examples, is_other_score, metric_of, number
 from clusterctl.shared.record.states import State
-from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, is_other_score, metric_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from clusterctl.launcher.observe.comparison import MOST_CURVES
 from clusterctl.launcher.observe.comparison import examine_runs as examine_runs
 from clusterctl.launcher.observe.comparison import examine_sweep as examine_sweep
 from clusterctl.launcher.observe.history import thinned
-from clusterctl.shared.record.vocabulary import KNOWN, Better, Role, metric_of
+from clusterctl.shared.record.metrics import KNOWN, Better, Role, metric_of
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.comparison import RankedRun, Several
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.shared.record.vocabulary import Metric, Number
+    from clusterctl.shared.record.metrics import Metric, Number
 
 
 SCRIPT = "sort.js"
