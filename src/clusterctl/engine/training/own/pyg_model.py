@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -145,8 +146,7 @@ class PygModel(OwnModel):
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
         """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""
-        counts = torch.tensor(subgraph.rows_by_depth or [subgraph.seeds]).cumsum(0)
-        return {*counts.tolist(), len(subgraph.places)}
+        return {*accumulate(subgraph.rows_by_depth or [subgraph.seeds]), len(subgraph.places)}
 
     def _arguments(self, subgraph: Subgraph, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
         found: dict[str, Any] = {"x": x, "edge_index": subgraph.edge_index, "n_id": subgraph.nodes}
