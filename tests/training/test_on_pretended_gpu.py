@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -175,16 +176,16 @@ def test_batches_prepared_beside_the_steps_are_in_order_with_them(
     task = replace(lone_task, device=GPU)
     with torch.no_grad(), counted(GPU, streams):
         objective = workload.objective(data, workload.train, task)
-        batches = EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1)
+        batches = islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 5)
         losses = []
         for batch, prepared in prefetched(batches, objective.prepare, GPU):
             losses.append(objective.loss(batch, prepared))
         found = torch.stack(losses).tolist()
     assert not streams.problems
-    assert streams.threads["prefetch"]
+    assert streams.threads["prefetch"] or getattr(workload.train, "batch", "") == "graph"
     assert bool(streams.asked) == workload.sampling_syncs
     twin = workload.objective(data, workload.train, lone_task)
-    batches = EpochPlan(twin.seeds, 8, 0, 0, 1).batches(1)
+    batches = islice(EpochPlan(twin.seeds, 8, 0, 0, 1).batches(1), 5)
     with torch.no_grad():
         expected = [float(twin.loss(batch, twin.prepare(batch))) for batch in batches]
     assert found == pytest.approx(expected, rel=1e-5)
@@ -197,7 +198,7 @@ def test_a_step_synchronizes_only_to_read_its_loss(
     monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: sampling.worth_static(GPU, *sizes))
     objective = settled(workload.objective(data, workload.train, lone_task))
     learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
-    for batch in EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1):
+    for batch in islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 5):
         prepared = objective.prepare(batch)
         with counted(lone_task.device) as syncs:
             step = learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
