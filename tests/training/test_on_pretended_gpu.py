@@ -191,6 +191,36 @@ def test_batches_prepared_beside_the_steps_are_in_order_with_them(
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["own layers", "rgat", "own types", "own latest", "own links of types"])
+def test_features_on_disk_and_what_an_evaluation_writes_there_are_the_same_from_a_gpu(
+    name: str, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, mapped: Any
+) -> None:
+    chosen = WORKLOADS[name]
+    graph = chosen.made() if chosen.made else random_graph(nodes=40, edges=300)
+    x = graph.x
+    of_disk = {kind: mapped(one) for kind, one in x.items()} if isinstance(x, dict) else mapped(x.float())
+    graph = replace(graph, x=of_disk)
+    expected = on_disk(chosen, graph, lone_task)
+    streams = Streams()
+    streams.install(monkeypatch)
+    with counted(GPU, streams):
+        losses, scores = on_disk(chosen, graph, replace(lone_task, device=GPU))
+    assert losses == pytest.approx(expected[0], rel=1e-5)
+    assert scores == expected[1]
+    assert not streams.problems
+    assert streams.threads["gather"]
+
+
+@torch.no_grad()
+def on_disk(workload: Workload, graph: Any, task: Task) -> tuple[list[float], Any]:
+    """The losses of some steps and the scores, with a few features in memory."""
+    objective: Any = workload.objective(graph, workload.train, task, 400)  # type: ignore[call-arg]
+    batches = islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 3)
+    losses = [objective.loss(*pair) for pair in prefetched(batches, objective.prepare, task.device)]
+    objective.model.eval()
+    return torch.stack(losses).tolist(), objective.evaluate(["val", "test"])
+
+
 def test_a_step_synchronizes_only_to_read_its_loss(
     workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
