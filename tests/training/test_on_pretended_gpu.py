@@ -122,7 +122,10 @@ WORKLOADS = {
 }
 
 
-@pytest.fixture(params=WORKLOADS)
+MORE = {"own layers", "own layers of types", "own times"}  # the same as others in most of their ways
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.long) if name in MORE else name for name in WORKLOADS])
 def workload(request: pytest.FixtureRequest) -> Workload:
     return WORKLOADS[request.param]
 
@@ -176,7 +179,7 @@ def test_batches_prepared_beside_the_steps_are_in_order_with_them(
     task = replace(lone_task, device=GPU)
     with torch.no_grad(), counted(GPU, streams):
         objective = workload.objective(data, workload.train, task)
-        batches = islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 5)
+        batches = islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 3)
         losses = []
         for batch, prepared in prefetched(batches, objective.prepare, GPU):
             losses.append(objective.loss(batch, prepared))
@@ -185,13 +188,22 @@ def test_batches_prepared_beside_the_steps_are_in_order_with_them(
     assert streams.threads["prefetch"] or getattr(workload.train, "batch", "") == "graph"
     assert bool(streams.asked) == workload.sampling_syncs
     twin = workload.objective(data, workload.train, lone_task)
-    batches = islice(EpochPlan(twin.seeds, 8, 0, 0, 1).batches(1), 5)
+    batches = islice(EpochPlan(twin.seeds, 8, 0, 0, 1).batches(1), 3)
     with torch.no_grad():
         expected = [float(twin.loss(batch, twin.prepare(batch))) for batch in batches]
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["own layers", "rgat", "own types", "own latest", "own links of types"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rgat",
+        *(
+            pytest.param(f"own {form}", marks=pytest.mark.long)
+            for form in ("layers", "types", "latest", "links of types")
+        ),
+    ],
+)
 def test_features_on_disk_and_what_an_evaluation_writes_there_are_the_same_from_a_gpu(
     name: str, random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, mapped: Any
 ) -> None:
@@ -228,7 +240,7 @@ def test_a_step_synchronizes_only_to_read_its_loss(
     monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: sampling.worth_static(GPU, *sizes))
     objective = settled(workload.objective(data, workload.train, lone_task))
     learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
-    for batch in islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 5):
+    for batch in islice(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1), 3):
         prepared = objective.prepare(batch)
         with counted(lone_task.device) as syncs:
             step = learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
