@@ -1,4 +1,4 @@
-"""What PyG's loaders would misread in silence, or crash on: ids out of range, masks, times and labels of other lengths."""
+"""What PyG's loaders would misread in silence, or crash on: ids out of range, masks and times of other lengths."""
 
 from __future__ import annotations
 
