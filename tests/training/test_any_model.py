@@ -626,6 +626,21 @@ def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(
     assert "norm sees only the batch of its rank" in capsys.readouterr().out
 
 
+class AlwaysDropping(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(F.dropout(x), edge_index)  # in evaluation, too
+
+
+@pytest.mark.parametrize("net", [Paired, Sage, AlwaysDropping])
+def test_outputs_that_depend_on_the_rest_of_the_batch_are_named(
+    net: type, users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users.Net = net  # type: ignore[attr-defined]
+    OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    words = "users:Net: the output of a seed depends on the other seeds of its batch, so training depends on the number"
+    assert (words in capsys.readouterr().out) == (net is Paired)
+
+
 def test_a_compiled_model_is_the_original(users: types.ModuleType, random_graph: MakeGraph, lone_task: Task) -> None:
     users.Net = lambda features, classes: torch.compile(Sage(features, classes), backend="eager")  # type: ignore[attr-defined]
     objective = OwnNodeClassification(random_graph(), TRAIN, lone_task)

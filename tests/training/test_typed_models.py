@@ -245,6 +245,23 @@ def test_dropout_of_a_dict_is_by_node_and_depends_on_the_step(users: Any, lone_t
     assert sum(parts) == pytest.approx(losses[0], abs=1e-12)  # whichever rank has a seed
 
 
+class Attending(Net):
+    """Weighs the relations by a mean over all rows, as HANConv does."""
+
+    def between(self, rows: Tensor) -> Tensor:
+        return rows * rows.mean().tanh()
+
+
+@pytest.mark.parametrize("net", [Net, Attending])
+def test_outputs_that_depend_on_the_rest_of_the_batch_are_named(
+    net: type, users: Any, lone_task: Task, capsys: Any
+) -> None:
+    users.Net = net
+    TypedNodeClassification(random_academy(), TRAIN, lone_task)
+    words = "users:Net: the output of a seed depends on the other seeds of its batch"
+    assert (words in capsys.readouterr().out) == (net is Attending)
+
+
 # Times.
 
 

@@ -194,6 +194,23 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
 
 
+@torch.no_grad()
+def print_if_seeds_mix(
+    model: nn.Module, name: str, device: torch.device, outputs: Callable[[int], Tensor], seeds: int
+) -> None:
+    """Print a line if the outputs of some seeds depend on the others; `outputs(n)` are those of the first n."""
+    if seeds < 2:
+        return
+    with undisturbed(model, device), other_weights(model):
+        fewer = outputs(seeds // 2)
+        is_random = differs(outputs(seeds // 2), fewer)
+        if not is_random and differs(outputs(seeds)[: len(fewer)], fewer):
+            print(
+                f"{name}: the output of a seed depends on the other seeds of its batch, so training depends on the "
+                "number of ranks"
+            )
+
+
 def batch_norms(model: nn.Module) -> list[str]:
     """The names of the parts by which, in training, a row's output depends on all rows of the batch."""
     with undisturbed(model, torch.device("cpu")):
