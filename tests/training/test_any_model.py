@@ -131,6 +131,15 @@ def test_outputs_are_those_of_a_plain_forward_on_the_whole_graph(
         torch.testing.assert_close(pieces, outputs_of(objective), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_in_float32_are_those_in_float64_to_rounding(name: str, lone_task: Task) -> None:
+    train, graph, data = example(name, precision="float32")
+    objective = OwnNodeClassification(graph, train, lone_task)
+    outputs = outputs_of(objective).double()
+    expected = by_pyg(objective.model.double(), data)
+    assert (outputs - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
 def replace_edges(graph: Graph, most: int) -> Graph:
     """The graph with only some of its edges, so that pieces of many hops are small."""
     kept = torch.randperm(graph.indices.numel(), generator=torch.Generator().manual_seed(1))[:most].sort().values
