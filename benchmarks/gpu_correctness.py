@@ -7,9 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,8 @@ from gpu_rows import Row, compared
 from node_steps import lone_task
 from torch import distributed as dist
 
+from clusterctl.engine.data.graph_sets import collection_of
+from clusterctl.engine.data.own_links import links_of
 from clusterctl.engine.data.reddit import reddit_like
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
@@ -31,7 +35,13 @@ from clusterctl.engine.training.loop import CapturedStep, prefetched
 from clusterctl.engine.training.objectives.graph import GraphClassification
 from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
 from clusterctl.engine.training.objectives.node import NodeClassification
+from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
+from clusterctl.engine.training.objectives.relation import RelationNodeClassification
+from clusterctl.engine.training.objectives.typed_link import TypedLinkPrediction
+from clusterctl.engine.training.objectives.typed_node import TypedNodeClassification
+from clusterctl.engine.workloads.node_classification import graph_or_relations
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import (
     GraphClassificationTrain,
@@ -53,6 +63,16 @@ _EXACT = 1e-6  # for a product in float32
 _NORMS = 6  # layers with BatchNorm of a model
 _SCALE = 0.005  # of Reddit, for losses: 1,165 nodes
 _BATCH = 64  # seeds of all ranks
+_EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "pyg"
+_OWN = {  # users' classes of each form: weighted edges, graphs, links; several types with embeddings, times, links
+    "graphconv": OwnNodeClassification,
+    "zinc_gine": OwnGraphClassification,
+    "link_mlp": OwnLinkPrediction,
+    "rgcn": TypedNodeClassification,
+    "shop": TypedNodeClassification,
+    "purchases": TypedLinkPrediction,
+}
+_WAITS = "zinc_gine"  # PyG's global_add_pool reads how many graphs there are
 
 
 def devices(gpus: int) -> Iterator[Row]:
@@ -97,7 +117,7 @@ def tf32(device: torch.device) -> Iterator[Row]:
 def losses(device: torch.device, steps: int) -> Iterator[Row]:
     """The losses of every workload on `device`, compared with the CPU."""
     graph = reddit_like(_SCALE)
-    for name, (train, make) in _workloads(graph).items():
+    for name, (train, make) in (_workloads(graph) | _examples()).items():
         expected = trained(make, train, torch.device("cpu"), steps)
         title = f"{name}: losses of {steps} steps compared with the CPU's"
         yield compared(title, _difference(trained(make, train, device, steps), expected), _CLOSE)
@@ -124,19 +144,24 @@ def _placed(graph: Graph, train: RedditTrain, where: dict[str, Any], task: Task)
 
 
 def waiting(device: torch.device, steps: int) -> Iterator[Row]:
-    """Whether the host waits for the GPU in a step of any workload; losses are read outside of it, a step late."""
+    """Whether the host waits for the GPU in a step of any workload; losses are read outside of it, a step late.
+
+    The first step is not checked: it looks at the scores of users' models.
+    """
     if device.type != "cuda":
         return
     task = replace(lone_task(), device=device)
-    for name, (train, make) in _workloads(reddit_like(_SCALE)).items():
+    for name, (train, make) in (_workloads(reddit_like(_SCALE)) | _examples()).items():
+        if name == _WAITS:
+            continue
         objective = make(task)
         learner = Learner(objective, train, task)
         plan = EpochPlan(objective.seeds, _BATCH, train.seed, 0, 1)
         waited = ""
         task.clock.restart("sampling")
-        for batch in itertools.islice(plan.batches(1), steps):
+        for number, batch in enumerate(itertools.islice(plan.batches(1), steps)):
             prepared = objective.prepare(batch)
-            torch.cuda.set_sync_debug_mode("error")
+            torch.cuda.set_sync_debug_mode("error" if number else "default")
             try:
                 learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
             except RuntimeError as error:  # torch's, with the name of what waits
@@ -198,6 +223,30 @@ def _workloads(graph: Graph) -> dict[str, tuple[LoopTrain, Callable[[Task], Obje
     made["imdb-gin"] = gin, lambda task: GraphClassification(graphs, gin, task, 0)
     made["taobao"] = taobao, lambda task: LinkPrediction(shop, taobao, task)
     return made
+
+
+def _examples() -> dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]]:
+    """The classes of `_OWN` in docs/examples/pyg on their data, and R-GAT on the data of one of them."""
+    sys.path.insert(0, str(_EXAMPLES))
+    made: dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]] = {}
+    for name, kind in _OWN.items():
+        job = Context({**tomllib.loads((_EXAMPLES / f"{name}.toml").read_text()), "name": name}).job
+        module, _, loader = str(job.data.load).partition(":")
+        result, train = getattr(import_module(module), loader)(None), replace(job.train, batch_size=_BATCH)
+        if kind is OwnGraphClassification:
+            data: Any = collection_of(result, name, answers="numbers")
+        else:
+            data = links_of(result, name) if "link" in job.workload else graph_or_relations(result, name)
+        made[name] = train, partial(_on, kind, data, train)
+        if name == "rgcn":
+            rgat = replace(train, model="rgat")
+            made["rgat"] = rgat, partial(_on, RelationNodeClassification, data, rgat)
+    return made
+
+
+def _on(kind: Any, data: Any, train: LoopTrain, task: Task) -> Objective[Any]:
+    objective: Objective[Any] = kind(data, train, task)
+    return objective
 
 
 def _graphs() -> Collection:

@@ -24,7 +24,9 @@ import torch_geometric
 import torch_geometric.datasets
 import torch_geometric.loader
 import torch_geometric.sampler.neighbor_sampler
+import torch_geometric.testing
 from side_by_side import arguments
+from torch_geometric import typing
 from torch_geometric.testing import decorators
 
 from clusterctl import pyg
@@ -35,6 +37,7 @@ FILES = (
     "loader/test_hgt_loader.py",
     "loader/test_shadow.py",
     "loader/test_neighbor_sampler.py",
+    "loader/test_cluster.py",
     "sampler/test_sampler_base.py",
     "sampler/test_sampler_neighbor_sampler.py",
 )
@@ -75,7 +78,10 @@ def replace_loaders() -> None:
     torch_geometric.sampler.NeighborSampler = pyg.PygNeighborSampler
     has_package = decorators.has_package
     decorators.has_package = lambda name: name.startswith(("torch_sparse", "pyg_lib")) or has_package(name)
-    decorators.WITH_PYG_LIB = decorators.WITH_METIS = True
+    decorators.WITH_PYG_LIB = True
+    torch_geometric.testing.withMETIS = lambda test: test
+    os.environ["FULL_TEST"] = "1"
+    typing.WITH_WEIGHTED_NEIGHBOR_SAMPLE = typing.WITH_EDGE_TIME_NEIGHBOR_SAMPLE = True
 
 
 def replace_cora() -> None:

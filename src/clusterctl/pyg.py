@@ -19,6 +19,7 @@ from clusterctl.engine.graph.dropout import Dropout as Dropout
 from clusterctl.engine.graph.dropout import dropout as dropout
 from clusterctl.engine.graph.pyg.adjacency import by_target, without_sparse
 from clusterctl.engine.graph.pyg.hgt import PygHgtSampler as PygHgtSampler
+from clusterctl.engine.graph.pyg.inputs import check_seed_edges, check_seeds
 from clusterctl.engine.graph.pyg.older_loaders import NeighborSampler as NeighborSampler
 from clusterctl.engine.graph.pyg.older_loaders import ShaDowKHopSampler as ShaDowKHopSampler
 from clusterctl.engine.graph.pyg.sampler import PygBidirectionalSampler as PygBidirectionalSampler
@@ -80,6 +81,7 @@ class NeighborLoader(NodeLoader):  # type: ignore[misc]
                 share_memory=kwargs.get("num_workers", 0) > 0,
                 directed=directed,
             )
+        check_seeds(data, input_nodes, input_time)
         super().__init__(
             data=data,
             node_sampler=neighbor_sampler,
@@ -144,6 +146,7 @@ class LinkNeighborLoader(LinkLoader):  # type: ignore[misc]
                 share_memory=kwargs.get("num_workers", 0) > 0,
                 directed=directed,
             )
+        check_seed_edges(data, edge_label_index, edge_label, edge_label_time)
         super().__init__(
             data=data,
             link_sampler=neighbor_sampler,
@@ -179,6 +182,7 @@ class HGTLoader(NodeLoader):  # type: ignore[misc]
     ) -> None:
         data, transform = without_sparse(data, transform)
         sampler = PygHgtSampler(data, num_samples, is_sorted=is_sorted, share_memory=kwargs.get("num_workers", 0) > 0)
+        check_seeds(data, input_nodes)
         super().__init__(
             data=data,
             node_sampler=sampler,

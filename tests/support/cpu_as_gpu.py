@@ -86,6 +86,8 @@ def install(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         "set_device": _set_device, "current_device": lambda: _STATE.device, "device_count": lambda: gpus,
         "get_device_name": lambda _: "a CPU as a GPU", "get_device_properties": lambda device: properties[device.index],
         "synchronize": lambda _=None: None, "set_sync_debug_mode": lambda mode: None, "empty_cache": lambda: None,
+        "get_rng_state": lambda _: torch.get_rng_state(), "set_rng_state": lambda *_: None,
+        "mem_get_info": lambda _: (1 << 34, 1 << 34), "memory_reserved": lambda _: 0, "memory_allocated": lambda _: 0,
         "reset_peak_memory_stats": lambda _: None, "max_memory_allocated": lambda _: 1 << 30,
         "CUDAGraph": Graph, "graph": _captured,
     }.items():  # fmt: skip

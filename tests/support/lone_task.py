@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.engine.graph.storage import Graph, compressed
@@ -60,3 +61,16 @@ def random_graph() -> Callable[..., Graph]:
         )
 
     return make
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Callable[[Tensor], Tensor]:
+    """Copies of tables that are mapped from files, as those of prepared data are."""
+    tables: list[Path] = []
+
+    def from_file(table: Tensor) -> Tensor:
+        tables.append(tmp_path / f"table_{len(tables)}")
+        tables[-1].write_bytes(table.contiguous().numpy().tobytes())
+        return torch.from_file(str(tables[-1]), size=table.numel(), dtype=table.dtype).view(table.shape)
+
+    return from_file

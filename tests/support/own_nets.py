@@ -214,9 +214,11 @@ class MoleculeNet(nn.Module):
         self.atoms, self.bonds = nn.Embedding(9, hidden), nn.Embedding(4, hidden)
         self.conv, self.out = GINEConv(nn.Linear(hidden, hidden)), nn.Linear(hidden, 2)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor, num_graphs: int | None = None
+    ) -> Tensor:
         rows = self.conv(self.atoms(x.squeeze(1)), edge_index, self.bonds(edge_attr)).relu()
-        scores: Tensor = self.out(global_add_pool(rows, batch))
+        scores: Tensor = self.out(global_add_pool(rows, batch, num_graphs))  # else it waits for a GPU to count them
         return scores
 
 
@@ -257,6 +259,16 @@ class Typed(nn.Module):
                 found[target] = found[target] + conv["__".join(relation)]((rows[source], rows[target]), edges)
             rows = {kind: x.relu() for kind, x in found.items()}
         return self.head(rows["paper"])  # type: ignore[no-any-return]
+
+
+class SizedTyped(Typed):
+    """The same without lazy layers."""
+
+    def __init__(
+        self, in_channels: dict[str, int], metadata: tuple[list[str], list[tuple[str, str, str]]], out_channels: int
+    ) -> None:
+        super().__init__(metadata, out_channels)
+        self.encode = nn.ModuleDict({kind: nn.Linear(width, 6) for kind, width in in_channels.items()})
 
 
 class TypedLayers(nn.Module):
@@ -345,3 +357,13 @@ class ShopNet(nn.Module):
         users, items = z_dict["user"][edge_label_index[0]], z_dict["item"][edge_label_index[1]]
         scores: Tensor = self.out(torch.cat([users * items, users - items], 1))
         return scores
+
+
+class SizedShopNet(ShopNet):
+    """The same without lazy layers."""
+
+    def __init__(
+        self, in_channels: dict[str, int], metadata: tuple[list[str], list[tuple[str, str, str]]], hidden: int = 6
+    ) -> None:
+        super().__init__(metadata, hidden)
+        self.encoders = nn.ModuleDict({kind: nn.Linear(width, hidden) for kind, width in in_channels.items()})

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -113,6 +114,8 @@ class OnGpu(TorchFunctionMode):
         if name == "_has_compatible_shallow_copy_type":  # so that nn.Module.to makes new parameters
             return False
         if name == "pin_memory":
+            if isinstance(args[0], PretendedTensor):
+                raise RuntimeError("cannot pin a tensor on a GPU, only dense CPU tensors can be pinned")  # as torch
             return _pinned(args[0].clone() if self._watch else args[0])
         if name == "is_pinned":
             return hasattr(args[0], "is_pretended_pinned")
@@ -122,6 +125,8 @@ class OnGpu(TorchFunctionMode):
             return GPU if func.__self__ is Tensor.device and isinstance(args[0], PretendedTensor) else func(*args)
         leaves = tree_leaves(given)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if any(isinstance(tensor, UninitializedParameter) for tensor in tensors):
+            return func(*args, **(kwargs or {}))  # a lazy layer, which has no values yet
         devices = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
         were_on_gpu = any(isinstance(tensor, PretendedTensor) for tensor in tensors)
         on_gpu = any(device.type == "cuda" for device in devices) if devices else were_on_gpu and name != "cpu"

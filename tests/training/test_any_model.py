@@ -131,6 +131,15 @@ def test_outputs_are_those_of_a_plain_forward_on_the_whole_graph(
         torch.testing.assert_close(pieces, outputs_of(objective), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_in_float32_are_those_in_float64_to_rounding(name: str, lone_task: Task) -> None:
+    train, graph, data = example(name, precision="float32")
+    objective = OwnNodeClassification(graph, train, lone_task)
+    outputs = outputs_of(objective).double()
+    expected = by_pyg(objective.model.double(), data)
+    assert (outputs - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
 def replace_edges(graph: Graph, most: int) -> Graph:
     """The graph with only some of its edges, so that pieces of many hops are small."""
     kept = torch.randperm(graph.indices.numel(), generator=torch.Generator().manual_seed(1))[:most].sort().values
@@ -624,6 +633,21 @@ def test_lazy_layers_get_their_sizes_and_batch_norm_is_named(
     assert int(first["norm.num_batches_tracked"]) == 0
     loss_of(objectives[0], graph).backward()  # type: ignore[no-untyped-call]
     assert "norm sees only the batch of its rank" in capsys.readouterr().out
+
+
+class AlwaysDropping(Sage):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(F.dropout(x), edge_index)  # in evaluation, too
+
+
+@pytest.mark.parametrize("net", [Paired, Sage, AlwaysDropping])
+def test_outputs_that_depend_on_the_rest_of_the_batch_are_named(
+    net: type, users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users.Net = net  # type: ignore[attr-defined]
+    OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    words = "users:Net: the output of a seed depends on the other seeds of its batch, so training depends on the number"
+    assert (words in capsys.readouterr().out) == (net is Paired)
 
 
 def test_a_compiled_model_is_the_original(users: types.ModuleType, random_graph: MakeGraph, lone_task: Task) -> None:

@@ -53,7 +53,7 @@ def test_differing_losses_are_reported_as_wrong_and_exit_with_1(
     from gpu_rows import compared
 
     rows = list(losses(CPU, 1))
-    assert len(rows) == 7 + 3
+    assert len(rows) == 7 + 7 + 3  # workloads, users' classes, where the data is
     assert all(row.is_right for row in rows)
     for extra, code in (([], 0), ([compared("a loss", 2e-5, 1e-5)], 1)):
         monkeypatch.setattr(parts, "check", lambda *_, extra=extra: [*rows, *extra])
@@ -103,7 +103,9 @@ def test_the_whole_table_has_run_on_a_cpu_that_passes_for_two_gpus(
     for part in (
         *("threads on their rank's GPU, with a stream of their own | 2 of 2 | ok", "copies from pinned memory"),
         *("train.tf32 on", "reddit: the same as CUDA graphs", "edges on the host, features on disk"),
-        *("taobao: steps that wait for the GPU | none | ok", "each batch prepared in its step", "1.1 GB at most"),
+        *("taobao: steps that wait for the GPU | none | ok", "shop: steps that wait for the GPU | none | ok"),
+        *("purchases: losses of 5 steps compared with the CPU's", "rgat: losses of 5 steps"),
+        *("each batch prepared in its step", "1.1 GB at most"),
         *("float32, products in TF32, CUDA graphs", "a/kernel | 100% of", "ratio of ours to PyG's example"),
         *("losses on 2 ranks, nccl", "collectives of a step for 6 BatchNorms, 2 ranks | 1 | ok"),
     ):

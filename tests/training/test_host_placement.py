@@ -6,7 +6,6 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,18 +40,6 @@ class Mean(nn.Module):
             sums = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]] * edge_weight[:, None])
             x = layer(x + sums).relu()
         return x
-
-
-@pytest.fixture
-def mapped(tmp_path: Path) -> Callable[[Tensor], Tensor]:
-    """A copy of a table that is mapped from a file."""
-
-    def from_file(table: Tensor) -> Tensor:
-        path = tmp_path / "table"
-        path.write_bytes(table.contiguous().numpy().tobytes())
-        return torch.from_file(str(path), size=table.numel(), dtype=table.dtype).view(table.shape)
-
-    return from_file
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,21 @@ import torch
 from support.made_graphs import AUTHOR, INSTITUTE, PAPER, bare_academy, random_academy
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GCN, HeteroConv, SAGEConv
+from torch_geometric.nn import (
+    GAT,
+    GCN,
+    FiLMConv,
+    GATConv,
+    GINConv,
+    GraphConv,
+    HeteroConv,
+    HeteroDictLinear,
+    HGTConv,
+    RGCNConv,
+    SAGEConv,
+    to_hetero,
+    to_hetero_with_bases,
+)
 
 from clusterctl.engine.data.igb import read_raw, write
 from clusterctl.engine.data.own_relations import relations_of
@@ -135,6 +150,75 @@ def test_outputs_and_losses_are_those_of_pyg_on_the_whole_graph(
     torch.testing.assert_close(outputs_of(pieces), expected, rtol=0, atol=1e-9)
 
 
+class OneLayer(nn.Module):
+    """A lazy linear map of each type, one of PyG's heterogeneous layers, and a head."""
+
+    def __init__(self, layer: Any, metadata: Any, out_channels: int) -> None:
+        super().__init__()
+        self.encode = HeteroDictLinear(-1, 8, types=metadata[0])
+        self.conv, self.head = layer(metadata), nn.Linear(8, out_channels)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> Tensor:
+        x = {kind: rows.relu() for kind, rows in self.encode(x_dict).items()}
+        out: Tensor = self.head(self.conv(x, edge_index_dict)[PAPER])
+        return out
+
+
+class Joined(nn.Module):
+    """A relational layer for one type, on all types joined."""
+
+    def __init__(self, metadata: Any) -> None:
+        super().__init__()
+        self.kinds, self.relations = metadata
+        self.conv = RGCNConv(8, 8, len(self.relations))
+
+    def forward(self, x: dict[str, Tensor], edges: Any) -> dict[str, Tensor]:
+        begins = dict(
+            zip(self.kinds, torch.tensor([0] + [len(x[kind]) for kind in self.kinds]).cumsum(0), strict=False)
+        )
+        ends = [edges[one] + torch.stack([begins[one[0]], begins[one[2]]])[:, None] for one in self.relations]
+        types = torch.arange(len(ends)).repeat_interleave(torch.tensor([one.size(1) for one in ends]))
+        rows = self.conv(torch.cat([x[kind] for kind in self.kinds]), torch.cat(ends, 1), types)
+        return {kind: rows[begins[kind] : begins[kind] + len(x[kind])] for kind in self.kinds}
+
+
+class Twice(nn.Module):
+    """For `to_hetero_with_bases`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = SAGEConv((8, 8), 8), SAGEConv((8, 8), 8)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
+        return out
+
+
+FORMS: dict[str, Any] = {
+    "GATConv": lambda of: HeteroConv({one: GATConv((8, 8), 8, add_self_loops=False) for one in of[1]}, aggr="mean"),
+    "two kinds": lambda of: HeteroConv(
+        {one: FiLMConv((8, 8), 8) if one[0] == PAPER else GraphConv((8, 8), 8) for one in of[1]}
+    ),
+    "GINConv": lambda of: HeteroConv({one: GINConv(nn.Linear(8, 8)) for one in of[1]}),
+    "HGTConv": lambda of: HGTConv(8, 8, of, heads=2),
+    "RGCNConv": Joined,
+    "to_hetero": lambda of: to_hetero(GAT((-1, -1), 8, num_layers=2, heads=2, add_self_loops=False), of),
+    "to_hetero_with_bases": lambda of: to_hetero_with_bases(Twice(), of, num_bases=3, in_channels={"x": 8}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pygs_layers_give_what_they_give_on_the_whole_graph(form: str, users: Any, lone_task: Task) -> None:
+    users.Net = partial(OneLayer, FORMS[form])
+    graph = relations_of(import_module("academy").load(), "load")
+    graph = replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
+    objective = TypedNodeClassification(graph, replace(TRAIN, options={}), lone_task)
+    expected = by_pyg(objective, graph)
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+    loss = F.cross_entropy(expected[graph.train], graph.y[graph.train])
+    torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
+
+
 def test_how_many_hops_outputs_depend_on_is_found_out(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +327,23 @@ def test_dropout_of_a_dict_is_by_node_and_depends_on_the_step(users: Any, lone_t
         batch = Batch(1, 0, some, torch.ones(len(some)), len(seeds), seeds)
         parts.append(float(objective.loss(batch, objective.prepare(batch)).detach()))
     assert sum(parts) == pytest.approx(losses[0], abs=1e-12)  # whichever rank has a seed
+
+
+class Attending(Net):
+    """Weighs the relations by a mean over all rows, as HANConv does."""
+
+    def between(self, rows: Tensor) -> Tensor:
+        return rows * rows.mean().tanh()
+
+
+@pytest.mark.parametrize("net", [Net, Attending])
+def test_outputs_that_depend_on_the_rest_of_the_batch_are_named(
+    net: type, users: Any, lone_task: Task, capsys: Any
+) -> None:
+    users.Net = net
+    TypedNodeClassification(random_academy(), TRAIN, lone_task)
+    words = "users:Net: the output of a seed depends on the other seeds of its batch"
+    assert (words in capsys.readouterr().out) == (net is Attending)
 
 
 # Times.

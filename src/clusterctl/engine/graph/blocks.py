@@ -283,7 +283,10 @@ def slices(count: int, at_once: int) -> list[slice]:
 
 def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     """These tensors on `device`. A GPU copies them from pinned memory after its queued work; the host does not wait."""
+
+    def pinned(tensor: Tensor) -> Tensor:  # what is on a GPU cannot be pinned, and need not be
+        return tensor if tensor.device.type != "cpu" or tensor.is_pinned() else tensor.pin_memory()
+
     if device.type == "cpu":
         return list(tensors)
-    pinned = (tensor if tensor.is_pinned() else tensor.pin_memory() for tensor in tensors)
-    return [tensor.to(device, non_blocking=True) for tensor in pinned]
+    return [pinned(tensor).to(device, non_blocking=True) for tensor in tensors]

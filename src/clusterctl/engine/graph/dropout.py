@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.subgraphs import Subgraph
@@ -60,10 +61,8 @@ def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
         yield
         return
     keys = subgraph.nodes
-    if depths := len(subgraph.rows_by_depth):
-        counts = torch.tensor(subgraph.rows_by_depth, device=keys.device)
-        depth_of = torch.arange(depths, device=keys.device).repeat_interleave(counts, output_size=len(keys))
-        keys = keys * depths + depth_of
+    if subgraph.rows_by_depth:
+        keys = keys * len(subgraph.rows_by_depth) + _depths(subgraph.rows_by_depth, keys)
     _running.append(_Rows(keys, subgraph.randomness))
     try:
         yield
@@ -92,9 +91,8 @@ def rows_of_types(subgraph: TypedSubgraph) -> Iterator[None]:
         return
     keys = {}
     for number, (kind, places) in enumerate(subgraph.places.items()):
-        counts = torch.tensor(subgraph.rows_by_depth[kind], device=places.device)
-        depth_of = torch.arange(len(counts), device=places.device).repeat_interleave(counts, output_size=len(places))
-        own = (places * len(counts) + depth_of) * len(subgraph.places) + number
+        depths = subgraph.rows_by_depth[kind]
+        own = (places * len(depths) + _depths(depths, places)) * len(subgraph.places) + number
         if subgraph.trees is not None:
             own = draws(0, own) + subgraph.trees.keys[subgraph.trees.of_rows[kind]]
         keys[kind] = own
@@ -103,6 +101,12 @@ def rows_of_types(subgraph: TypedSubgraph) -> Iterator[None]:
         yield
     finally:
         _running.pop()
+
+
+def _depths(rows_by_depth: Sequence[int], nodes: Tensor) -> Tensor:
+    """The depth of each row, int64, where `nodes` are."""
+    (counts,) = moved([torch.tensor(rows_by_depth)], nodes.device)
+    return torch.arange(len(counts), device=nodes.device).repeat_interleave(counts, output_size=len(nodes))
 
 
 @contextmanager

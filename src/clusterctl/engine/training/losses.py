@@ -83,9 +83,9 @@ class Loss:
             class_weights = None if self._weights is None else self._weights.to(scores)
             losses = F.cross_entropy(scores, y, class_weights, reduction="none", label_smoothing=self._smoothing)
         else:
-            known = ~y.isnan()
-            losses = _OF_NUMBERS[self._name](scores, torch.where(known, y, 0.0).to(scores.dtype), reduction="none")
-            losses = torch.where(known, losses, 0.0)
+            unknown = y.isnan()  # not where(): a GPU would wait for the copy of its number
+            y = y.masked_fill(unknown, 0.0).to(scores.dtype)
+            losses = _OF_NUMBERS[self._name](scores, y, reduction="none").masked_fill(unknown, 0.0)
             weights = weights.view(-1, *[1] * (y.dim() - 1))
         return (losses * weights).sum() / total
 

@@ -18,6 +18,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from clusterctl.engine.graph.blocks import rows_of
+from clusterctl.engine.graph.pyg.inputs import check_edge_index
 from clusterctl.engine.graph.pyg.relation import Relation
 from clusterctl.engine.graph.storage import row_offsets
 
@@ -42,7 +43,10 @@ class ByTarget:
 
 
 def by_target(edges: Any, num_nodes: int) -> ByTarget:
-    """From `edge_index` [2, edges], a sparse tensor of torch, or a SparseTensor of torch-sparse; on the CPU."""
+    """From `edge_index` [2, edges], a sparse tensor of torch, or a SparseTensor of torch-sparse; on the CPU.
+
+    Raises ValueError for edges of nodes that are not there.
+    """
     edges = edges.cpu()
     if isinstance(edges, SparseTensor):
         offsets, sources, values = edges.csr()
@@ -57,6 +61,7 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
             return found if layout == torch.sparse_csr else found.to_sparse(layout=layout)
 
         return ByTarget(relation, torch.arange(relation.indices.numel()), rows.values(), like)
+    check_edge_index(edges, num_nodes, num_nodes)
     sources, targets = edges
     order = (targets * num_nodes + sources).argsort(stable=True)
     return ByTarget(Relation(row_offsets(targets, num_nodes), sources[order]), order, None, None)

@@ -20,6 +20,7 @@ from torch_geometric.sampler.utils import to_hetero_csc
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, stream
 from clusterctl.engine.graph.neighbors import Draw
+from clusterctl.engine.graph.pyg.inputs import check_edges
 from clusterctl.engine.graph.pyg.relation import Relation, kernels, sample_edges, sample_weighted
 from clusterctl.engine.graph.pyg.sampler import examples_of
 from clusterctl.engine.graph.pyg.walk import Edges, TypedGraph
@@ -46,6 +47,7 @@ class PygHgtSampler(BaseSampler):  # type: ignore[misc]
     ) -> None:
         if not isinstance(data, HeteroData):
             raise NotImplementedError(f"HGTSampler does not support a data object of type {type(data)}.")
+        check_edges(data)
         self.node_types, self.edge_types = data.metadata()
         by_type: dict[str, Any] = dict(
             num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(self.node_types, num_samples)

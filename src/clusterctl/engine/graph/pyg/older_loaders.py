@@ -21,6 +21,7 @@ from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, draws, stream
 from clusterctl.engine.graph.neighbors import Draw, choose, take
 from clusterctl.engine.graph.pyg.adjacency import by_target
+from clusterctl.engine.graph.pyg.inputs import check_numbers
 from clusterctl.engine.graph.pyg.relation import kernels, sample_edges
 
 if TYPE_CHECKING:
@@ -56,11 +57,8 @@ class NeighborSampler(DataLoader):  # type: ignore[type-arg]
         self._adjacency = by_target(edge_index, num_nodes or 0)
         self._kernels = kernels(self._adjacency.e_id.numel())
         self._epoch = EpochKey()
-        if node_idx is None:
-            node_idx = torch.arange(self._adjacency.num_nodes)
-        elif node_idx.dtype == torch.bool:
-            node_idx = node_idx.nonzero().view(-1)
-        super().__init__(node_idx.view(-1).tolist(), collate_fn=self.sample, **kwargs)  # type: ignore[arg-type]
+        node_idx = _roots(node_idx, self._adjacency.num_nodes)
+        super().__init__(node_idx.tolist(), collate_fn=self.sample, **kwargs)  # type: ignore[arg-type]
 
     def __iter__(self) -> Any:
         self._epoch.begin()
@@ -116,11 +114,7 @@ class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
             data.adj_t if data.edge_index is None else data.edge_index, int(data.num_nodes or 0)
         )
         self._epoch = EpochKey()
-        if node_idx is None:
-            node_idx = torch.arange(self._adjacency.num_nodes)
-        elif node_idx.dtype == torch.bool:
-            node_idx = node_idx.nonzero().view(-1)
-        self.node_idx = node_idx
+        self.node_idx = node_idx = _roots(node_idx, self._adjacency.num_nodes)
         super().__init__(node_idx.tolist(), collate_fn=self._batch, **kwargs)  # type: ignore[arg-type]  # a list will do
 
     def __iter__(self) -> Any:
@@ -154,6 +148,17 @@ class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
         if values.size(0) == self.data.num_nodes:
             return values[found.nodes[found.roots] if name == "y" else found.nodes]
         return values[e_id] if values.size(0) == self.data.num_edges else values
+
+
+def _roots(node_idx: Tensor | None, nodes: int) -> Tensor:
+    """The numbers of the nodes to sample around, of all without `node_idx`. Raises ValueError for other nodes."""
+    if node_idx is None:
+        return torch.arange(nodes)
+    if node_idx.dtype == torch.bool and node_idx.numel() != nodes:
+        raise ValueError(f"node_idx is a mask of shape {[*node_idx.shape]}, and there are {nodes} nodes")
+    found = node_idx.nonzero().view(-1) if node_idx.dtype == torch.bool else node_idx.view(-1)
+    check_numbers(found, nodes, "node_idx")
+    return found
 
 
 @dataclass(frozen=True)

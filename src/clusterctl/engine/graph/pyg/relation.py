@@ -100,6 +100,8 @@ def _seen(
     relation: Relation, times: Times, start: Tensor, end: Tensor, latest: Tensor, count: int, by: Kernels
 ) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(times.values.dtype, latest.dtype)
+    if dtype.is_floating_point:  # torch promotes int64 and float32 to float32, which does not hold seconds since 1970
+        dtype = torch.float64
     values, sources = times.values.to(dtype), relation.indices if times.of_sources else None
     end = by.end_by_time(start, end, latest.to(dtype), values, sources)
     if times.last and count >= 0:

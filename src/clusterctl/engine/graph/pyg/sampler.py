@@ -32,6 +32,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.sampler.utils import remap_keys, reverse_edge_type
 
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, draws, stream
+from clusterctl.engine.graph.pyg.inputs import check_edges, check_times
 from clusterctl.engine.graph.pyg.relation import Relation, Times, checked_weights, kernels, summed_levels
 from clusterctl.engine.graph.pyg.walk import Trees, TypedGraph, induced, walk
 
@@ -75,6 +76,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         directed: bool = True,
         sample_direction: str = "forward",
     ) -> None:
+        check_edges(data)
         self._is_backward = sample_direction == "backward"
         if self._is_backward:  # PyG 2.8 takes the rows of an `adj_t` for its offsets then
             stores = data.edge_stores if isinstance(data, Data | HeteroData) else []
@@ -97,6 +99,8 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
                 directed=directed,
                 sample_direction=sample_direction,
             )
+        for times in (self.node_time, self.edge_time):
+            check_times(times, str(time_attr))
         if self._is_backward and isinstance(data, HeteroData) and weight_attr is not None:
             self.edge_weight = self._backward_weights(data.collect(weight_attr))
         if self.temporal_strategy not in ("uniform", "last"):

@@ -182,7 +182,8 @@ def measured(
     scores = {}
     for split in splits:
         mine = nodes_of(graph, split, own)
-        scores[split] = metric.score(kept[mine - own.start], graph.y[mine], mine)
+        rows = kept[(mine - own.start).to(kept.device)].to(graph.y.device)  # beside features on disk, on the host
+        scores[split] = metric.score(rows, graph.y[mine], mine)
     return scores
 
 

@@ -33,6 +33,7 @@ from clusterctl.engine.training.own.pyg_model import (
     batch_norms,
     check_takes_one_type,
     forward_of,
+    print_if_seeds_mix,
     with_used_edges,
 )
 from clusterctl.engine.training.own.sampler import OwnSampler
@@ -155,7 +156,15 @@ class _ByGraph:
                 merged=bool(batch_norms(own.model)),
             )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
-        own.begin(tried, own.stored(graph, tried.places), quiet=task.place.rank > 0 or self._whole is not None)
+        is_quiet = task.place.rank > 0 or self._whole is not None
+        own.begin(tried, own.stored(graph, tried.places), quiet=is_quiet)
+        if not is_quiet and isinstance(self._sampler, SubgraphSampler) and not batch_norms(own.model):
+
+            def outputs(seeds: int) -> Tensor:
+                sample = replace(self._sampler.sample(graph.train[:seeds], 0, 0), randomness=None)
+                return own.outputs([sample], own.stored(graph, sample.places))
+
+            print_if_seeds_mix(own.model, own.name, task.device, outputs, tried.seeds)
         around = OneType(own, graph, features)
         if self._whole:
             check_step_fits(own, around, len(train.fan_out), task.device)

@@ -36,7 +36,7 @@ from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
-from clusterctl.engine.training.own.pyg_model import differs
+from clusterctl.engine.training.own.pyg_model import differs, print_if_seeds_mix
 from clusterctl.engine.training.own.typed_model import TypedModel
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -390,6 +390,8 @@ class TypedNodeClassification(Objective[TypedSample]):
         inputs, places = self._sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
         tried = inputs if self._own.by_layer else inputs[0]
         self._own.begin(tried, self._rows.tried(places), quiet=task.place.rank > 0)
+        if task.place.rank == 0 and not self._own.by_layer:
+            print_if_seeds_mix(network, train.model, task.device, self._tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
         self._inference: AtTimes | LayerByLayer | PygInference[TypedSubgraph]
         if self._own.by_layer:
             self._inference = LayerByLayer(self._own, self._rows, kind, len(train.fan_out), task)
@@ -399,6 +401,10 @@ class TypedNodeClassification(Objective[TypedSample]):
             around = SeveralTypes(self._rows, kind)
             self._inference = PygInference(self._own, around, task, len(train.fan_out), train.hops)
         self.own_training = OwnTraining(network, train.model, task)
+
+    def _tried_outputs(self, seeds: int) -> Tensor:
+        inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
+        return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.tried(places))
 
     @property
     def seeds(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -145,8 +146,7 @@ class PygModel(OwnModel):
 
     def _lengths(self, subgraph: Subgraph) -> set[int]:
         """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""
-        counts = torch.tensor(subgraph.rows_by_depth or [subgraph.seeds]).cumsum(0)
-        return {*counts.tolist(), len(subgraph.places)}
+        return {*accumulate(subgraph.rows_by_depth or [subgraph.seeds]), len(subgraph.places)}
 
     def _arguments(self, subgraph: Subgraph, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
         found: dict[str, Any] = {"x": x, "edge_index": subgraph.edge_index, "n_id": subgraph.nodes}
@@ -192,6 +192,23 @@ def print_what_varies(model: nn.Module, name: str, device: torch.device, forward
         if of_layers:
             instead = "GATConv, GATv2Conv and TransformerConv draw by edge, and dropout from clusterctl.pyg by node"
         print(f"{name}: a forward draws random numbers, {where}, so training depends on the number of ranks; {instead}")
+
+
+@torch.no_grad()
+def print_if_seeds_mix(
+    model: nn.Module, name: str, device: torch.device, outputs: Callable[[int], Tensor], seeds: int
+) -> None:
+    """Print a line if the outputs of some seeds depend on the others; `outputs(n)` are those of the first n."""
+    if seeds < 2:
+        return
+    with undisturbed(model, device), other_weights(model):
+        fewer = outputs(seeds // 2)
+        is_random = differs(outputs(seeds // 2), fewer)
+        if not is_random and differs(outputs(seeds)[: len(fewer)], fewer):
+            print(
+                f"{name}: the output of a seed depends on the other seeds of its batch, so training depends on the "
+                "number of ranks"
+            )
 
 
 def batch_norms(model: nn.Module) -> list[str]:

@@ -7,6 +7,7 @@ gets dicts by type and returns the rows of the targets by type.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,9 +104,9 @@ class TypedModel(OwnModel):
 
     def of_seeds(self, rows: Any, subgraph: TypedSubgraph, kind: str) -> Tensor:
         """The rows of the seeds of this type. Raises TaskError if `rows` are something else."""
-        seeds, all_rows = subgraph.seeds.get(kind, 0), len(subgraph.places[kind])
-        depths = torch.tensor(subgraph.rows_by_depth.get(kind, (seeds,))).cumsum(0).tolist()
-        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in {*depths, all_rows}:
+        seeds = subgraph.seeds.get(kind, 0)
+        lengths = {*accumulate(subgraph.rows_by_depth.get(kind, (seeds,))), len(subgraph.places[kind])}
+        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in lengths:
             rows = rows[:seeds]
         found = self._shaped(rows, (seeds, self.classes), self.method)
         check_has_gradient(found, self.model, f"{self.name}: {self.method} gives rows")
