@@ -50,15 +50,15 @@ cctl_setup='
 module purge' # the lines of the cluster file and of the job
 cctl_srun=(
   cctl_in_allocation srun
-  --overlap
   --job-name=big-20260102-030405-abcd.ranks
   --nodes=2
   --ntasks=16
-  --ntasks-per-node=8
-  --mem=0
   --time=01:00:00
   --gpus-per-node=8
   --signal=USR2@300
+  --overlap
+  --mem=0
+  --ntasks-per-node=8
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none
@@ -595,10 +595,23 @@ cctl_moment_of() {
 cctl_moment_of cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
-cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
-cctl_places=                                # JSON fields: the other ones that the job holds
+cctl_places=                                # JSON fields: the nodes that the job holds beside those of the ranks
+# Every step names its nodes: lines of `setup` may change Slurm's variables, from which srun would take them.
+cctl_nodes= cctl_shape=() # of the ranks, and srun's flags for their step
+cctl_use() {              # nodes, how many
+  cctl_nodes=$1
+  cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
+}
+cctl_reach() { # nodes, how many: from now on, a command for each node is for these
+  cctl_on_each=(--overlap --mem=0 --nodelist="$1" --nodes="$2" --ntasks="$2" --ntasks-per-node=1 --mpi=none --input=none)
+}
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
-! cctl_has_spares || cctl_choose_nodes
+if cctl_has_spares; then cctl_choose_nodes
+elif declare -F cctl_in_allocation >/dev/null; then cctl_nodes=$SLURM_JOB_NODELIST # srun chooses among them
+else
+  cctl_use "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
+  cctl_reach "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
+fi
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
 cctl_put() { # file, content
   local cctl_try
@@ -656,13 +669,9 @@ eval "$cctl_traps"
 [ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
-cctl_beside=() # after a restart in the job, the last step may still hold its CPUs and memory: an unkillable process
-{ [ "$cctl_agains" -eq 0 ] && ! cctl_has_spares; } || cctl_beside=(--overlap --mem=0)
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
-[ "${#cctl_on_each[@]}" -gt 0 ] ||
-  cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" "${cctl_beside[@]}" --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
@@ -713,7 +722,7 @@ cctl_a_line_failed() {
 }
 cctl_list_nodes() {
   if cctl_has_spares; then printf '%s\n' "${cctl_chosen[@]}" "${cctl_idle[@]}"
-  else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi
+  else scontrol show hostnames "$cctl_nodes"; fi
 }
 
 # A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
@@ -746,7 +755,7 @@ cctl_end_standby() { ! cctl_has_standby || kill "$cctl_standby_pid"; }
 # when the node returns: every other start leaves a number out, so that this ends no step of ours.
 cctl_leave_step_out() {
   [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] || [ "$cctl_agains" -gt 0 ] ||
-    timeout --kill-after=5 60 srun --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
+    timeout --kill-after=5 60 srun --overlap --mem=0 --nodelist="$SLURMD_NODENAME" --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
 }
 
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
@@ -754,7 +763,7 @@ cctl_leave_step_out() {
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
   cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] &&
-  "${cctl_srun[@]}" "${cctl_beside[@]}" \
+  "${cctl_srun[@]}" "${cctl_shape[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }

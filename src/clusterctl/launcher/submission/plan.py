@@ -199,6 +199,9 @@ def make_plan(
     view = _view(resolved, run, set_here, job.container.image)
     runner = tuple(isolated(interpreter, str(launcher / "containers")))
     flags = [
+        "--overlap",  # a step of `setup`, or what cannot be killed of the last attempt, may hold the job's CPUs
+        "--mem=0",  # and its memory
+        f"--ntasks-per-node={job.resources.tasks_per_node or 1}",
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
         f"--mpi={cluster.mpi}",
