@@ -671,11 +671,26 @@ def test_a_restart_in_the_job_is_notified_while_the_next_attempt_runs(staying: H
     assert "CLUSTERCTL_ATTEMPT=" not in sent.read_text()
 
 
-def test_a_step_that_does_not_end_hinders_no_restart(staying: Host) -> None:
-    assert staying.call('echo "$@" >"$attempt/arguments"\n' + BEFORE_2.format(ONE_KILLED)) == 0
-    first, second, _ = ((one.path / "arguments").read_text().split() for one in staying.run.attempts())
-    assert {"--overlap", "--mem=0"}.isdisjoint(first)
-    assert {"--overlap", "--mem=0"} <= set(second[: second.index("sh")]), "before the command"
+def test_every_step_shares_what_the_job_has_and_names_its_nodes_and_tasks(tmp_path: Path) -> None:
+    """Also in the restarts, and whatever `setup` does to Slurm's variables."""
+    names = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE")
+    setup = f"export {' '.join(f'{name}=7' for name in names)}"
+    host = Host(tmp_path, nodes=2, tasks_per_node=1, cluster=Cluster(name="c", setup=(setup,)), restart=Restart())
+    host.environment = {"SLURM_JOB_NUM_NODES": "2"}
+    with_standby(host)
+    seen = host.run.path / "seen"
+    host.script.write_text(host.script.read_text().replace("cctl_closing=()", "cctl_closing=(echo closing)"))
+    values = " ".join(f"${name}" for name in names[:4])
+    show = f'printf "%s\\0" "{values}" "$@" "" >>{quote(str(seen))}\n'
+    assert host.call(show + STANDBY + BEFORE_2.format(ONE_KILLED)) == 0
+    steps = [words.split("\0") for words in seen.read_text().split("\0\0")[:-1]]
+    assert len(steps) == 5, "a standby, three attempts of the ranks, and the end on each node"
+    for variables, *words in steps:
+        flags = [word for word in words if word.startswith(("--overlap", "--mem", "--node", "--ntasks"))]
+        assert sorted({*flags}) == [
+            "--mem=0", "--nodelist=n[1-2]", "--nodes=2", "--ntasks-per-node=1", "--ntasks=2", "--overlap"
+        ]  # fmt: skip
+        assert variables == "n[1-2] n[1-2] 2 2"
 
 
 STANDBY = """

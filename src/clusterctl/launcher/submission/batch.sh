@@ -91,21 +91,26 @@ cctl_moment_of cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_places=                                # JSON fields: the nodes that the job holds beside those of the ranks
-# Every step names its nodes: lines of `setup` may change Slurm's variables, from which srun would take them.
-cctl_nodes= cctl_shape=() # of the ranks, and srun's flags for their step
-cctl_use() {              # nodes, how many
-  cctl_nodes=$1
-  cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
+# Every step names its nodes, since lines of `setup` may change Slurm's variables.
+cctl_held=$SLURM_JOB_NODELIST cctl_held_count=$SLURM_JOB_NUM_NODES
+cctl_keep_variables() { # even with flags srun reads these
+  export SLURM_JOB_NODELIST=$cctl_held SLURM_NODELIST=$cctl_held
+  export SLURM_JOB_NUM_NODES=$cctl_held_count SLURM_NNODES=$cctl_held_count
+}
+cctl_use() { # nodes, how many: the ranks run on these
+  cctl_nodes=$1 cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
 }
 cctl_reach() { # nodes, how many: from now on, a command for each node is for these
   cctl_on_each=(--overlap --mem=0 --nodelist="$1" --nodes="$2" --ntasks="$2" --ntasks-per-node=1 --mpi=none --input=none)
 }
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
 if cctl_has_spares; then cctl_choose_nodes
-elif declare -F cctl_in_allocation >/dev/null; then cctl_nodes=$SLURM_JOB_NODELIST # srun chooses among them
+elif declare -F cctl_in_allocation >/dev/null; then # srun chooses among them
+  cctl_nodes=$cctl_held cctl_shape=()
+  cctl_keep_variables() { :; }
 else
-  cctl_use "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
-  cctl_reach "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
+  cctl_use "$cctl_held" "$cctl_held_count"
+  cctl_reach "$cctl_held" "$cctl_held_count"
 fi
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
 cctl_put() { # file, content
@@ -154,6 +159,7 @@ cctl_watch_setup
 cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
 cctl_setup_is_over
+cctl_keep_variables
 eval "$cctl_traps"
 [ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
 [ -z "$cctl_python_is_named" ] || cctl_put_first
