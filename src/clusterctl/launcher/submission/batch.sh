@@ -504,8 +504,18 @@ cctl_hear_of_term() {
     sleep 0.1
   done
 }
+# Within the time that Slurm gives a preempted job to end (GraceTime), TERM reaches the ranks alone. The job would end with
+# this script, and not be requeued.
+cctl_yield() {
+  [ -z "$cctl_signal$cctl_asked" ] && [ "$cctl_told" -gt 0 ] && ! cctl_rank_killed && cctl_job_yields || return 0
+  cctl_taken=yes
+  until [ -n "$cctl_signal" ] || cctl_starts_left || ! cctl_job_yields; do sleep 1; done # Slurm may requeue it all the same
+  cctl_signal=TERM
+}
 cctl_hear_of_term
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit$cctl_lost" ]; then cctl_look; else cctl_await cctl_settled; fi
+cctl_taken='' # its nodes, for another job
+cctl_yield
 if [ -n "$cctl_asked" ]; then
   cctl_code=75
 elif cctl_ended_well; then
@@ -540,7 +550,6 @@ cctl_report_end() {
 }
 cctl_refused=''
 cctl_problem=''
-cctl_taken='' # its nodes, for another job
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
 cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
@@ -552,7 +561,7 @@ cctl_short=''  # memory or time, if the run was short of that, and may go on wit
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost$cctl_defect" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
-    [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
+    [ -n "$cctl_short$cctl_taken" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
