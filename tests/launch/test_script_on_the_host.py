@@ -863,6 +863,36 @@ def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) ->
     assert staying.requeues == ["requeue 12"]
 
 
+YIELDS = 'if [ "$1" = show ]; then echo "   JobState=RUNNING PreemptTime=2026-01-02T03:04:05"; fi'
+TOLD = 'touch "$attempt"/marks/0000{0,1}.term; exit 143'
+
+
+def test_a_run_goes_on_whose_ranks_alone_learn_of_a_preemption(staying: Host) -> None:
+    """In its grace time Slurm has sent the script no TERM yet; if it ended now, the job would not be requeued."""
+    staying.scontrol = YIELDS
+    assert staying.call(TOLD) == 143
+    assert staying.requeues == ["requeue 12"]
+    assert (staying.host()["signal"], staying.host()["requeued"]) == ("TERM", True)
+    assert [attempt.number for attempt in staying.run.attempts()] == [0], "not on nodes that another job needs"
+
+
+def test_ranks_that_somebody_else_ended_with_term_are_no_preemption(staying: Host) -> None:
+    staying.scontrol = YIELDS.replace("2026-01-02T03:04:05", "None")
+    assert staying.call(TOLD) == 143
+    assert staying.requeues == []
+    assert "refused" not in staying.host()
+
+
+def test_at_the_restart_limit_the_script_leaves_the_requeue_to_slurm(staying: Host) -> None:
+    staying.scontrol = YIELDS
+    process = staying.start(TOLD, restarts=20)
+    wait_until(lambda: staying.asked.exists() and staying.asked.read_text().count("show job") > 1, 30, "its questions")
+    process.terminate()
+    process.communicate()
+    assert staying.requeues == []
+    assert (staying.host()["signal"], staying.host().get("refused")) == ("TERM", None)
+
+
 def test_what_ends_a_run_still_ends_it(staying: Host) -> None:
     cancelled = 'echo {} >"$CLUSTERCTL_RUN_DIR/cancel.json"\n'
     assert staying.call(cancelled + ONE_KILLED + "exit 137") == 137

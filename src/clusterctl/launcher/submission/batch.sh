@@ -508,9 +508,10 @@ cctl_hear_of_term() {
 # this script, and not be requeued.
 cctl_yield() {
   [ -z "$cctl_signal$cctl_asked" ] && [ "$cctl_told" -gt 0 ] && ! cctl_rank_killed && cctl_job_yields || return 0
-  cctl_taken=yes
-  until [ -n "$cctl_signal" ] || cctl_starts_left || ! cctl_job_yields; do sleep 1; done # Slurm may requeue it all the same
-  cctl_signal=TERM
+  if cctl_starts_left; then cctl_signal=TERM cctl_taken=yes
+  else # Slurm may requeue it all the same
+    until [ -n "$cctl_signal" ] || ! cctl_job_yields; do sleep 1; done
+  fi
 }
 cctl_hear_of_term
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit$cctl_lost" ]; then cctl_look; else cctl_await cctl_settled; fi
