@@ -33,8 +33,13 @@ PROGRAM = f'argv = ["python", "-c", {json.dumps(SHOW)}, "OFTEN"]\nworkload = "co
 KINDS = {
     "tasks": PROGRAM + "resources.nodes = 2\nresources.tasks_per_node = 2\n",
     "roles": f"""
-role.one = {{ program = ["python", "-c", {json.dumps(SHOW)}, "OFTEN"] }}
-role.two = {{ program = ["python", "-c", {json.dumps(SHOW)}, "OFTEN"], tasks_per_node = 2 }}
+[[role]]
+name = "one"
+program = ["python", "-c", {json.dumps(SHOW)}, "OFTEN"]
+[[role]]
+name = "two"
+tasks_per_node = 2
+program = ["python", "-c", {json.dumps(SHOW)}, "OFTEN"]
 """,
     "min_nodes": PROGRAM + "resources.nodes = 2\nresources.tasks_per_node = 2\nrestart.min_nodes = 1\n",
 }
@@ -44,7 +49,7 @@ def placed(run: RunDir, attempt: int = 0) -> list[tuple[str, str, list[str]]]:
     """Of each rank: its node, its number there, and the job's nodes."""
     found = []
     for log in sorted((run.attempt(attempt).path / "logs").glob("rank_*.out")):
-        if text := log.read_text():
+        if (text := log.read_text()).endswith("\n"):
             node, local, nodes = text.split()
             found.append((node, local, expanded(nodes)))
     return found
@@ -58,7 +63,7 @@ def nodes_of(stage: Stage, run: RunDir) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ranks_run_where_the_job_is(stage: Stage, kind: str) -> None:
-    run = stage.submit(stage.write_job(kind, KINDS[kind].replace("OFTEN", "ends") + SETUP))
+    run = stage.submit(stage.write_job(kind, SETUP + KINDS[kind].replace("OFTEN", "ends")))
     stage.wait_for_state(run, "finished")
     first, second = nodes_of(stage, run)
     both = [first, second]
@@ -71,7 +76,7 @@ def test_the_ranks_run_where_the_job_is(stage: Stage, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tasks", "min_nodes"])
 def test_they_do_after_a_restart_in_the_job(stage: Stage, kind: str) -> None:
-    run = stage.submit(stage.write_job(kind, KINDS[kind].replace("OFTEN", "once") + SETUP))
+    run = stage.submit(stage.write_job(kind, SETUP + KINDS[kind].replace("OFTEN", "once")))
     wait_until(lambda: len(placed(run)) == 4, 60, "the ranks' output")
     os.kill(alive(run, 3)[-1], signal.SIGKILL)
     stage.wait_for_state(run, "finished")
