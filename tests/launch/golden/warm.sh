@@ -419,9 +419,9 @@ cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, 
     [[ $cctl_modes =~ [[:space:]]PreemptMode=[A-Z,]*CANCEL ]]
 }
 cctl_preempted() { # it is being ended for another job, and will not be requeued
-  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor &&
-    [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]
+  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor && cctl_job_yields
 }
+cctl_job_yields() { [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]; }
 cctl_has_successor() { # the user may have cancelled it
   cctl_await_successor
   cctl_read_successor &&
@@ -596,21 +596,26 @@ cctl_moment_of cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
 cctl_places=                                # JSON fields: the nodes that the job holds beside those of the ranks
-# Every step names its nodes: lines of `setup` may change Slurm's variables, from which srun would take them.
-cctl_nodes= cctl_shape=() # of the ranks, and srun's flags for their step
-cctl_use() {              # nodes, how many
-  cctl_nodes=$1
-  cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
+# Every step names its nodes, since lines of `setup` may change Slurm's variables.
+cctl_held=$SLURM_JOB_NODELIST cctl_held_count=$SLURM_JOB_NUM_NODES
+cctl_keep_variables() { # even with flags srun reads these
+  export SLURM_JOB_NODELIST=$cctl_held SLURM_NODELIST=$cctl_held
+  export SLURM_JOB_NUM_NODES=$cctl_held_count SLURM_NNODES=$cctl_held_count
+}
+cctl_use() { # nodes, how many: the ranks run on these
+  cctl_nodes=$1 cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
 }
 cctl_reach() { # nodes, how many: from now on, a command for each node is for these
   cctl_on_each=(--overlap --mem=0 --nodelist="$1" --nodes="$2" --ntasks="$2" --ntasks-per-node=1 --mpi=none --input=none)
 }
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
 if cctl_has_spares; then cctl_choose_nodes
-elif declare -F cctl_in_allocation >/dev/null; then cctl_nodes=$SLURM_JOB_NODELIST # srun chooses among them
+elif declare -F cctl_in_allocation >/dev/null; then # srun chooses among them
+  cctl_nodes=$cctl_held cctl_shape=()
+  cctl_keep_variables() { :; }
 else
-  cctl_use "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
-  cctl_reach "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES"
+  cctl_use "$cctl_held" "$cctl_held_count"
+  cctl_reach "$cctl_held" "$cctl_held_count"
 fi
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
 cctl_put() { # file, content
@@ -659,6 +664,7 @@ cctl_watch_setup
 cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
 cctl_setup_is_over
+cctl_keep_variables
 eval "$cctl_traps"
 [ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
 [ -z "$cctl_python_is_named" ] || cctl_put_first
@@ -1003,8 +1009,19 @@ cctl_hear_of_term() {
     sleep 0.1
   done
 }
+# Within the time that Slurm gives a preempted job to end (GraceTime), TERM reaches the ranks alone. The job would end with
+# this script, and not be requeued.
+cctl_yield() {
+  [ -z "$cctl_signal$cctl_asked" ] && [ "$cctl_told" -gt 0 ] && ! cctl_rank_killed && cctl_job_yields || return 0
+  if cctl_starts_left; then cctl_signal=TERM cctl_taken=yes
+  else # Slurm may requeue it all the same
+    until [ -n "$cctl_signal" ] || ! cctl_job_yields; do sleep 1; done
+  fi
+}
 cctl_hear_of_term
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit$cctl_lost" ]; then cctl_look; else cctl_await cctl_settled; fi
+cctl_taken='' # its nodes, for another job
+cctl_yield
 if [ -n "$cctl_asked" ]; then
   cctl_code=75
 elif cctl_ended_well; then
@@ -1039,7 +1056,6 @@ cctl_report_end() {
 }
 cctl_refused=''
 cctl_problem=''
-cctl_taken='' # its nodes, for another job
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
 cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
@@ -1051,7 +1067,7 @@ cctl_short=''  # memory or time, if the run was short of that, and may go on wit
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost$cctl_defect" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
-    [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
+    [ -n "$cctl_short$cctl_taken" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
