@@ -864,13 +864,13 @@ def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) ->
 
 
 YIELDS = 'if [ "$1" = show ]; then echo "   JobState=RUNNING PreemptTime=2026-01-02T03:04:05"; fi'
-TOLD = 'touch "$attempt"/marks/0000{0,1}.term; exit 143'
+TOLD = 'touch "$attempt"/marks/0000{0,1}.term; exit 3'
 
 
 def test_a_run_goes_on_whose_ranks_alone_learn_of_a_preemption(staying: Host) -> None:
     """In its grace time Slurm has sent the script no TERM yet; if it ended now, the job would not be requeued."""
     staying.scontrol = YIELDS
-    assert staying.call(TOLD) == 143
+    assert staying.call(TOLD) == 3
     assert staying.requeues == ["requeue 12"]
     assert (staying.host()["signal"], staying.host()["requeued"]) == ("TERM", True)
     assert [attempt.number for attempt in staying.run.attempts()] == [0], "not on nodes that another job needs"
@@ -878,7 +878,7 @@ def test_a_run_goes_on_whose_ranks_alone_learn_of_a_preemption(staying: Host) ->
 
 def test_ranks_that_somebody_else_ended_with_term_are_no_preemption(staying: Host) -> None:
     staying.scontrol = YIELDS.replace("2026-01-02T03:04:05", "None")
-    assert staying.call(TOLD) == 143
+    assert staying.call(TOLD) == 3
     assert staying.requeues == []
     assert "refused" not in staying.host()
 
