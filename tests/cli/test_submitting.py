@@ -121,6 +121,33 @@ def test_a_dry_run_shows_how_the_queue_starts_the_run_again(
     assert said in err if said else "restarts" not in err
 
 
+QUEUED = "of its own, queued with it (`successors` in the cluster file)"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--set resources.partition=high", f"in 2 jobs {QUEUED}, then by a requeue, at least 120 s after the end"),
+        ("--set resources.partition=low", f"in 2 jobs {QUEUED}, then in a job of its own, because Slurm cancels"),
+        ("--set restart.by=successor", f"in 2 jobs {QUEUED}, then in a job of its own (restart.by)"),
+        ("--set resources.partition=high --set restart.limit=1", f"in 1 job {QUEUED}\n"),
+        ("--set resources.partition=high --set restart.limit=2", f"in 2 jobs {QUEUED}\n"),
+        ("--set restart.by=requeue", "through the queue: by a requeue"),
+        ("--set restart.limit=0", None),
+        ("--cluster ./emulated.toml", f"in 1 job {QUEUED}\n"),
+    ],
+)
+def test_a_dry_run_shows_the_jobs_that_will_be_queued_with_the_run(desk: Desk, words: str, said: str | None) -> None:
+    desk.use_slurm(scontrol=RULES)
+    desk.write("job.toml", COMMAND)
+    desk.write("queues.toml", 'kind = "slurm"\nsuccessors = 2\n')
+    desk.write("emulated.toml", 'kind = "emulator"\nsuccessors = 1\n')
+    where = "" if "--cluster" in words else "--cluster ./queues.toml"
+    code, _, err = desk.type(f"submit ./job.toml {where} {words} --dry-run")
+    assert code == 0, err
+    assert said in err if said else "restarts" not in err
+
+
 def test_the_first_submissions_of_a_user_may_be_concurrent(desk: Desk) -> None:
     """All of them create the folders, the emulator's stand-ins and the snapshot, none of which exist yet."""
     desk.write("job.toml", COMMAND)

@@ -48,6 +48,13 @@ def assert_went_on(stage: Stage, run: RunDir, name: str, seconds: float = 120) -
     assert any(line.startswith(ENDS[name]) for line in lines)
 
 
+def preempt(stage: Stage) -> None:
+    """Run a job that needs all nodes at once."""
+    urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
+    job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
+    assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -91,7 +98,52 @@ def test_a_program_with_its_own_checkpoints_survives_a_preemption(stage: Stage, 
         stage, name, "--partition", "preemptable", "--set", "resources.exclusive=true", slowly=name == "epochs.sh"
     )
     wait_until_saved(run, name)
-    urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
-    job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
-    assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+    preempt(stage)
     assert_went_on(stage, run, name)
+
+
+# It keeps a list of the signals that it has been sent, and saves on the one that its job names.
+LISTENS = """
+import os, signal, sys, time
+heard = "heard.%s" % os.environ["CLUSTERCTL_ATTEMPT"]
+def hear(number, _):
+    with open(heard, "a") as file:
+        print(signal.Signals(number).name, file=file)
+    if number == signal.SIGUSR1:
+        open("saved", "w").close()
+        sys.exit(3)
+for name in sys.argv[1:]:
+    signal.signal(signal.Signals[name], hear)
+if os.path.exists("saved"):
+    sys.exit()
+open("ready", "w").close()
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("warned", [True, False], ids=["warned", "unwarned"])
+@pytest.mark.parametrize("handles", ["USR1", "USR1,TERM"])
+def test_what_a_program_that_saves_on_usr1_gets_at_a_preemption(stage: Stage, warned: bool, handles: str) -> None:
+    """A site that warns gives it time to save; otherwise Slurm sends TERM to each process. The run goes on anyway."""
+    (stage.folder / "listens.py").write_text(LISTENS)
+    names = [f"SIG{name}" for name in handles.split(",")]
+    job = [*("--partition", "preemptable"), *("--set", "resources.exclusive=true"), *("--set", "restart.signal=USR1")]
+    job += ["--set", f"resources.warning={60 * warned}", "--set", "restart.progress=saved"]
+    done = stage.call("submit", *job, "--cluster", stage.cluster, "--", "python", "listens.py", *names)
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    wait_until((run.work / "ready").exists, 60, "the program")
+    preempt(stage)
+    seen, first = run.work / "heard.0", run.attempt(0).host_json
+    heard = [] if handles == "USR1" else ["SIGTERM"]  # its default action ends the program
+    if warned or heard:
+        stage.wait_for_state(run, "finished", seconds=120)
+        assert sorted(seen.read_text().splitlines()) == [*([] if warned else heard), "SIGUSR1"]
+    else:
+        wait_until((run.attempt(1).path / "marks" / "00000.running").exists, 120, "the next attempt")
+        assert not seen.exists()
+    host = read_json(first)
+    assert (host["requeued"], host.get("unasked", False)) == (True, warned)
+    assert host["signal"] == ("" if warned else "TERM")

@@ -10,6 +10,11 @@ SITES = {
     "no requeue": [("JobRequeue=1", "JobSubmitPlugins=lua")],
     "preempted jobs are cancelled": [("PreemptMode=REQUEUE GraceTime=10", "PreemptMode=CANCEL GraceTime=10")],
     "preempted jobs are cancelled at once": [("PreemptMode=REQUEUE GraceTime=10", "PreemptMode=CANCEL GraceTime=0")],
+    "preempted jobs are not warned": [("preempt_send_user_signal,", "")],
+    "preempted jobs are cancelled, and not warned": [
+        ("preempt_send_user_signal,", ""),
+        ("PreemptMode=REQUEUE GraceTime=10", "PreemptMode=CANCEL GraceTime=10"),
+    ],
     "no requeue, and preempted jobs are cancelled": [
         ("JobRequeue=1", "JobSubmitPlugins=lua"),
         ("PreemptMode=REQUEUE GraceTime=10", "PreemptMode=CANCEL GraceTime=10"),

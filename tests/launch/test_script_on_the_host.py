@@ -671,11 +671,26 @@ def test_a_restart_in_the_job_is_notified_while_the_next_attempt_runs(staying: H
     assert "CLUSTERCTL_ATTEMPT=" not in sent.read_text()
 
 
-def test_a_step_that_does_not_end_hinders_no_restart(staying: Host) -> None:
-    assert staying.call('echo "$@" >"$attempt/arguments"\n' + BEFORE_2.format(ONE_KILLED)) == 0
-    first, second, _ = ((one.path / "arguments").read_text().split() for one in staying.run.attempts())
-    assert {"--overlap", "--mem=0"}.isdisjoint(first)
-    assert {"--overlap", "--mem=0"} <= set(second[: second.index("sh")]), "before the command"
+def test_every_step_shares_what_the_job_has_and_names_its_nodes_and_tasks(tmp_path: Path) -> None:
+    """Also in the restarts, and whatever `setup` does to Slurm's variables."""
+    names = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE")
+    setup = f"export {' '.join(f'{name}=7' for name in names)}"
+    host = Host(tmp_path, nodes=2, tasks_per_node=1, cluster=Cluster(name="c", setup=(setup,)), restart=Restart())
+    host.environment = {"SLURM_JOB_NUM_NODES": "2"}
+    with_standby(host)
+    seen = host.run.path / "seen"
+    host.script.write_text(host.script.read_text().replace("cctl_closing=()", "cctl_closing=(echo closing)"))
+    values = " ".join(f"${name}" for name in names[:4])
+    show = f'printf "%s\\0" "{values}" "$@" "" >>{quote(str(seen))}\n'
+    assert host.call(show + STANDBY + BEFORE_2.format(ONE_KILLED)) == 0
+    steps = [words.split("\0") for words in seen.read_text().split("\0\0")[:-1]]
+    assert len(steps) == 5, "a standby, three attempts of the ranks, and the end on each node"
+    for variables, *words in steps:
+        flags = [word for word in words if word.startswith(("--overlap", "--mem", "--node", "--ntasks"))]
+        assert sorted({*flags}) == [
+            "--mem=0", "--nodelist=n[1-2]", "--nodes=2", "--ntasks-per-node=1", "--ntasks=2", "--overlap"
+        ]  # fmt: skip
+        assert variables == "n[1-2] n[1-2] 2 2"
 
 
 STANDBY = """
@@ -846,6 +861,36 @@ def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) ->
     staying.environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 30)}
     assert staying.call(CHECKPOINT + ONE_KILLED + "exit 137") == 137
     assert staying.requeues == ["requeue 12"]
+
+
+YIELDS = 'if [ "$1" = show ]; then echo "   JobState=RUNNING PreemptTime=2026-01-02T03:04:05"; fi'
+TOLD = 'touch "$attempt"/marks/0000{0,1}.term; exit 3'
+
+
+def test_a_run_goes_on_whose_ranks_alone_learn_of_a_preemption(staying: Host) -> None:
+    """In its grace time Slurm has sent the script no TERM yet; if it ended now, the job would not be requeued."""
+    staying.scontrol = YIELDS
+    assert staying.call(TOLD) == 3
+    assert staying.requeues == ["requeue 12"]
+    assert (staying.host()["signal"], staying.host()["requeued"]) == ("TERM", True)
+    assert [attempt.number for attempt in staying.run.attempts()] == [0], "not on nodes that another job needs"
+
+
+def test_ranks_that_somebody_else_ended_with_term_are_no_preemption(staying: Host) -> None:
+    staying.scontrol = YIELDS.replace("2026-01-02T03:04:05", "None")
+    assert staying.call(TOLD) == 3
+    assert staying.requeues == []
+    assert "refused" not in staying.host()
+
+
+def test_at_the_restart_limit_the_script_leaves_the_requeue_to_slurm(staying: Host) -> None:
+    staying.scontrol = YIELDS
+    process = staying.start(TOLD, restarts=20)
+    wait_until(lambda: staying.asked.exists() and staying.asked.read_text().count("show job") > 1, 30, "its questions")
+    process.terminate()
+    process.communicate()
+    assert staying.requeues == []
+    assert (staying.host()["signal"], staying.host().get("refused")) == ("TERM", None)
 
 
 def test_what_ends_a_run_still_ends_it(staying: Host) -> None:

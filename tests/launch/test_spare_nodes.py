@@ -51,7 +51,7 @@ def starts(host: Host) -> list[list[str]]:
         number, nodes, *words = line.split()
         if number.isdigit():
             assert {"--overlap", "--mem=0"} <= set(words)
-            found.append([nodes, *(word for word in words[:3])])
+            found.append([nodes, *(word for word in words if word.startswith(("--nodelist", "--nodes", "--ntasks=")))])
     return found
 
 

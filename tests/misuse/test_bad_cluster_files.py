@@ -38,6 +38,8 @@ def of(what: str, text: str | bytes, expected: str, hint: str = "config keys") -
     of("an environment is relative", 'python_environments = ["env"]', "python_environments: must be an absolute path"),
     of("the runs folder is a number", "runs = 5", "runs: expected a string"),
     of("srun's flags are one string", 'srun_args = "--x --y"', "srun_args: expected a list"),
+    of("srun's flags choose the nodes", 'srun_args = ["--nodelist=n1"]', "srun_args: must be no flag for nodes"),
+    of("srun's flags let nothing overlap", 'srun_args = ["--exclusive"]', "srun_args: must be no flag for nodes"),
     of("the MPI has a space", 'mpi = "none --uid=0"', "mpi: must be one word"),
     of("the interface has a newline", 'interface = "eth0\\nx"', "interface: must be one word"),
     of("the polling floor is negative", "polling_floor = -1", "polling_floor: must be at least 0"),

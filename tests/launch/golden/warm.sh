@@ -50,15 +50,15 @@ cctl_setup='
 module purge' # the lines of the cluster file and of the job
 cctl_srun=(
   cctl_in_allocation srun
-  --overlap
   --job-name=big-20260102-030405-abcd.ranks
   --nodes=2
   --ntasks=16
-  --ntasks-per-node=8
-  --mem=0
   --time=01:00:00
   --gpus-per-node=8
   --signal=USR2@300
+  --overlap
+  --mem=0
+  --ntasks-per-node=8
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none
@@ -419,9 +419,9 @@ cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, 
     [[ $cctl_modes =~ [[:space:]]PreemptMode=[A-Z,]*CANCEL ]]
 }
 cctl_preempted() { # it is being ended for another job, and will not be requeued
-  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor &&
-    [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]
+  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor && cctl_job_yields
 }
+cctl_job_yields() { [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]; }
 cctl_has_successor() { # the user may have cancelled it
   cctl_await_successor
   cctl_read_successor &&
@@ -595,10 +595,28 @@ cctl_moment_of() {
 cctl_moment_of cctl_start
 cctl_room=$((${#SLURM_JOB_NODELIST} + 700)) # characters of a record
 cctl_setup_times=                           # JSON fields: when `node_setup` began and ended
-cctl_nodes=$SLURM_JOB_NODELIST              # of the ranks
-cctl_places=                                # JSON fields: the other ones that the job holds
+cctl_places=                                # JSON fields: the nodes that the job holds beside those of the ranks
+# Every step names its nodes, since lines of `setup` may change Slurm's variables.
+cctl_held=$SLURM_JOB_NODELIST cctl_held_count=$SLURM_JOB_NUM_NODES
+cctl_keep_variables() { # even with flags srun reads these
+  export SLURM_JOB_NODELIST=$cctl_held SLURM_NODELIST=$cctl_held
+  export SLURM_JOB_NUM_NODES=$cctl_held_count SLURM_NNODES=$cctl_held_count
+}
+cctl_use() { # nodes, how many: the ranks run on these
+  cctl_nodes=$1 cctl_shape=(--nodelist="$1" --nodes="$2" --ntasks="$cctl_ranks")
+}
+cctl_reach() { # nodes, how many: from now on, a command for each node is for these
+  cctl_on_each=(--overlap --mem=0 --nodelist="$1" --nodes="$2" --ntasks="$2" --ntasks-per-node=1 --mpi=none --input=none)
+}
 cctl_has_spares() { declare -F cctl_choose_nodes >/dev/null; }
-! cctl_has_spares || cctl_choose_nodes
+if cctl_has_spares; then cctl_choose_nodes
+elif declare -F cctl_in_allocation >/dev/null; then # srun chooses among them
+  cctl_nodes=$cctl_held cctl_shape=()
+  cctl_keep_variables() { :; }
+else
+  cctl_use "$cctl_held" "$cctl_held_count"
+  cctl_reach "$cctl_held" "$cctl_held_count"
+fi
 # The record of the end overwrites one of the same length, which works even if the disk is full by then.
 cctl_put() { # file, content
   local cctl_try
@@ -646,6 +664,7 @@ cctl_watch_setup
 cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
 cctl_setup_is_over
+cctl_keep_variables
 eval "$cctl_traps"
 [ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
 [ -z "$cctl_python_is_named" ] || cctl_put_first
@@ -656,13 +675,9 @@ eval "$cctl_traps"
 [ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
-cctl_beside=() # after a restart in the job, the last step may still hold its CPUs and memory: an unkillable process
-{ [ "$cctl_agains" -eq 0 ] && ! cctl_has_spares; } || cctl_beside=(--overlap --mem=0)
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
-[ "${#cctl_on_each[@]}" -gt 0 ] ||
-  cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" "${cctl_beside[@]}" --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
@@ -713,7 +728,7 @@ cctl_a_line_failed() {
 }
 cctl_list_nodes() {
   if cctl_has_spares; then printf '%s\n' "${cctl_chosen[@]}" "${cctl_idle[@]}"
-  else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi
+  else scontrol show hostnames "$cctl_nodes"; fi
 }
 
 # A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
@@ -746,7 +761,7 @@ cctl_end_standby() { ! cctl_has_standby || kill "$cctl_standby_pid"; }
 # when the node returns: every other start leaves a number out, so that this ends no step of ours.
 cctl_leave_step_out() {
   [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] || [ "$cctl_agains" -gt 0 ] ||
-    timeout --kill-after=5 60 srun --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
+    timeout --kill-after=5 60 srun --overlap --mem=0 --nodelist="$SLURMD_NODENAME" --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
 }
 
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
@@ -754,7 +769,7 @@ cctl_leave_step_out() {
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_set_up_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
   cctl_start_standby && { ! cctl_has_spares || cctl_start_guard; } && [ -z "$cctl_signal" ] &&
-  "${cctl_srun[@]}" "${cctl_beside[@]}" \
+  "${cctl_srun[@]}" "${cctl_shape[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -994,8 +1009,19 @@ cctl_hear_of_term() {
     sleep 0.1
   done
 }
+# Within the time that Slurm gives a preempted job to end (GraceTime), TERM reaches the ranks alone. The job would end with
+# this script, and not be requeued.
+cctl_yield() {
+  [ -z "$cctl_signal$cctl_asked" ] && [ "$cctl_told" -gt 0 ] && ! cctl_rank_killed && cctl_job_yields || return 0
+  if cctl_starts_left; then cctl_signal=TERM cctl_taken=yes
+  else # Slurm may requeue it all the same
+    until [ -n "$cctl_signal" ] || ! cctl_job_yields; do sleep 1; done
+  fi
+}
 cctl_hear_of_term
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit$cctl_lost" ]; then cctl_look; else cctl_await cctl_settled; fi
+cctl_taken='' # its nodes, for another job
+cctl_yield
 if [ -n "$cctl_asked" ]; then
   cctl_code=75
 elif cctl_ended_well; then
@@ -1030,7 +1056,6 @@ cctl_report_end() {
 }
 cctl_refused=''
 cctl_problem=''
-cctl_taken='' # its nodes, for another job
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
 cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
@@ -1042,7 +1067,7 @@ cctl_short=''  # memory or time, if the run was short of that, and may go on wit
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setup_failed" ] &&
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost$cctl_defect" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
-    [ -n "$cctl_short" ] || { cctl_preempted && cctl_taken=yes; }; }; then
+    [ -n "$cctl_short$cctl_taken" ] || { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi

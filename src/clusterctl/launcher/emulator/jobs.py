@@ -72,6 +72,7 @@ class JobRecord(NamedTuple):
     tasks: Sequence[int] = ()  # its index in the array, or the pending indices; each becomes a job when it starts
     throttle: int = 0  # how many jobs of the array may hold nodes at once; 0: no limit
     excluded: Sequence[int] = ()  # nodes it must not get
+    preempted: float | None = None  # when another job first needed its nodes
 
     @property
     def in_line(self) -> bool:

@@ -112,6 +112,7 @@ def _show_job(job: EmulatedJob) -> None:
     print(f"   TimeLimit={limit}")
     print(f"   ExitCode={record.status >> 8}:{record.status & 127}")
     print(f"   SubmitTime={shown_time(record.submitted)} StartTime={start} EndTime={end}")
+    print(f"   PreemptTime={shown_time(record.preempted) if record.preempted else 'None'}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
     print(f"   ReqNodeList=(null) ExcNodeList={node_list(record.excluded) or '(null)'}")
     cpus = request.tasks * (request.cpus_per_task or 1)

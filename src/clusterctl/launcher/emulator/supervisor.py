@@ -69,7 +69,8 @@ class Supervisor:
             if state is not EmulatedState.PENDING:
                 self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
                 break
-            self._note(state=state, reason="None", started=None, nodes=(), gpus=(), restarts=self.record.restarts + 1)
+            again = self.record.restarts + 1
+            self._note(state=state, reason="None", started=None, preempted=None, nodes=(), gpus=(), restarts=again)
             jobs.nudge(self.machine)
         self.job.control.unlink()
         jobs.nudge(self.machine)
@@ -190,12 +191,19 @@ class Supervisor:
             self._signal(signal.SIGKILL, steps=True, batch=False)  # steps started from outside the job
 
     def _preempt(self) -> None:
-        """Another job needs the room: warn, as with preempt_send_user_signal, and end after the grace time."""
+        """Another job needs the room: warn, as with preempt_send_user_signal, and end after the grace time.
+
+        Without a signal to warn with, the steps get TERM.
+        """
         if self.record.state is EmulatedState.RUNNING and self.yield_at == math.inf:
             self.yield_at = time.monotonic() + _GRACE_SECONDS
+            self._note(preempted=time.time())
             if self.request.warning_signal:
                 batch_only = self.request.warn_batch_only
                 self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
+            else:
+                for number in (signal.SIGCONT, signal.SIGTERM):
+                    self._signal(number, steps=True, batch=False)
 
     def _end(self, becomes: EmulatedState) -> None:
         """Ask all processes to exit, and KILL those still alive after KillWait."""

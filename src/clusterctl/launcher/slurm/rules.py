@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.shared.spec.values import plural
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -83,8 +85,19 @@ class Rules:
         plugins = (self.settings.get(name, "(null)") for name in ("JobSubmitPlugins", "CliFilterPlugins"))
         return any(one != "(null)" for one in plugins)
 
-    def restarts(self, job: Job) -> Restarts:
-        """How the queue starts a run of `job` again, by `restart.by` or as far as Slurm shows what it does."""
+    def restarts(self, job: Job, successors: int = 0) -> Restarts:
+        """How the queue starts a run of `job` again, by `restart.by` or as far as Slurm shows what it does.
+
+        First come as many `successors` as the submission queues.
+        """
+        found = self._restarts(job)
+        if not successors:
+            return found
+        ahead = f"in {plural(successors, 'job')} of its own, queued with it (`successors` in the cluster file)"
+        more = f", then {found.words}" if found.words and successors < job.most_starts else ""
+        return found._replace(words=ahead + more)
+
+    def _restarts(self, job: Job) -> Restarts:
         what, modes = ("partition", self.partitions) if self.by_qos is None else ("QOS", self.by_qos)
         named = job.resources.qos if what == "QOS" else job.resources.partition or self.default
         names = named.split(",") if named else [*modes]

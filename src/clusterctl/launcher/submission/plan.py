@@ -199,6 +199,9 @@ def make_plan(
     view = _view(resolved, run, set_here, job.container.image)
     runner = tuple(isolated(interpreter, str(launcher / "containers")))
     flags = [
+        "--overlap",  # a step of `setup`, or what cannot be killed of the last attempt, may hold the job's CPUs
+        "--mem=0",  # and its memory
+        f"--ntasks-per-node={job.resources.tasks_per_node or 1}",
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
         f"--mpi={cluster.mpi}",
@@ -243,6 +246,7 @@ def make_plan(
         tasks, least = job.resources.tasks_per_node or 1, job.restart.min_nodes or job.resources.nodes
         guard = (*beside, python_of_host, "-I", "-S", str(node / "guard.py"))
         spares = Spares(job.resources.nodes, least, tasks, guard)
+    successors = 0 if job.restart.by == "requeue" else min(cluster.successors, job.most_starts)
     # On a local machine unpacked images are kept for the next run; on a cluster's nodes nothing is left behind.
     unpacked = dict.fromkeys(one.image for one in (view, *(start.view for start in starts)) if one)
     if unpacked and cluster.runtime == "builtin" and not cluster.nodes_are_here:
@@ -270,8 +274,8 @@ def make_plan(
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.most_starts,
         by=job.restart.by or (None if cluster.is_slurm or cluster.successors else "requeue"),
-        successors=0 if job.restart.by == "requeue" else min(cluster.successors, job.most_starts),
-        queue=rules.restarts(job) if rules and job.most_starts and cluster.is_slurm else None,
+        successors=successors,
+        queue=rules.restarts(job, successors) if rules and job.most_starts else None,
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
         standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,

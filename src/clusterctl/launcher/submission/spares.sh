@@ -24,7 +24,7 @@ cctl_choose_nodes() {
 cctl_use_nodes() { # for the ranks
   local IFS=, cctl_one cctl_node cctl_reason cctl_spare cctl_list=''
   cctl_ranks=$((${#cctl_chosen[@]} * cctl_tasks_on_each))
-  cctl_nodes="${cctl_chosen[*]}"
+  cctl_use "${cctl_chosen[*]}" "${#cctl_chosen[@]}"
   for cctl_one in "${cctl_left_out[@]}"; do
     cctl_node=${cctl_one%%:*} cctl_spare=${cctl_one##*:} cctl_reason=${cctl_one#*:}
     cctl_reason=${cctl_reason%:*}
@@ -36,10 +36,9 @@ cctl_use_nodes() { # for the ranks
   cctl_places+=", \"spares\": \"${cctl_idle[*]}\", \"left_out\": [$cctl_list]"
   cctl_reach_nodes
 }
-cctl_reach_nodes() { # from now on, a command for each node is for these
+cctl_reach_nodes() {
   local IFS=, cctl_all=("${cctl_chosen[@]}" "${cctl_idle[@]}")
-  cctl_on_each=(--nodelist="${cctl_all[*]}" --nodes="${#cctl_all[@]}" --ntasks="${#cctl_all[@]}" --ntasks-per-node=1)
-  cctl_on_each+=(--mpi=none --input=none)
+  cctl_reach "${cctl_all[*]}" "${#cctl_all[@]}"
 }
 cctl_is_among() { # word, words
   local cctl_one
@@ -158,7 +157,7 @@ cctl_on_chosen_nodes() { # the tasks' srun, which waits for a lost node until Sl
   local cctl_step cctl_watcher cctl_status cctl_list cctl_count=${#cctl_chosen[@]}
   # Programs of the user's own read these variables.
   SLURM_JOB_NODELIST=$cctl_nodes SLURM_NODELIST=$cctl_nodes SLURM_JOB_NUM_NODES=$cctl_count SLURM_NNODES=$cctl_count \
-    "$1" --nodelist="$cctl_nodes" --nodes="$cctl_count" --ntasks="$cctl_ranks" "${@:2}" &
+    "$@" &
   cctl_step=$!
   (until cctl_find_lost; do sleep 0.5; done && kill -KILL "$cctl_step") &
   cctl_watcher=$!

@@ -130,9 +130,9 @@ cctl_site_ends_jobs() { # rather than to requeue them, as Slurm shows this job, 
     [[ $cctl_modes =~ [[:space:]]PreemptMode=[A-Z,]*CANCEL ]]
 }
 cctl_preempted() { # it is being ended for another job, and will not be requeued
-  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor &&
-    [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]
+  [ "$cctl_signal" = TERM ] && [ "$cctl_by" != requeue ] && cctl_read_successor && cctl_job_yields
 }
+cctl_job_yields() { [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") =~ [[:space:]]PreemptTime=[0-9] ]]; }
 cctl_has_successor() { # the user may have cancelled it
   cctl_await_successor
   cctl_read_successor &&

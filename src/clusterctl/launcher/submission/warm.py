@@ -174,15 +174,11 @@ def image_stamp(image: str | None) -> str:
 def _shape(resolved: Resolved, name: str) -> list[str]:
     """The resource request as srun's flags, which shape the step inside an allocation."""
     resources = resolved.job.resources
-    tasks = resources.tasks_per_node or 1
     options = gpu_options(resources, resolved.cluster)
     shape = [
-        "--overlap",
         f"--job-name={name}",
         f"--nodes={resources.nodes}",
-        f"--ntasks={resources.nodes * tasks}",
-        f"--ntasks-per-node={tasks}",
-        "--mem=0",  # all of the allocation's memory, shared between its steps
+        f"--ntasks={resources.nodes * (resources.tasks_per_node or 1)}",
         f"--time={slurm_time(resources.time)}",
     ]
     if resources.warning:

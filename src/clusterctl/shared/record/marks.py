@@ -8,7 +8,7 @@
     00003.ended     it exited with another code
     00003.cut       ... because it had lost its connections to other ranks, while training
     00003.node7.broken  ... because a GPU of its node, node7, is certainly broken
-    00003.term      ... after TERM, or with its code, 143
+    00003.term      ... after TERM, with any code, or with the code of TERM, 143
     restart         a task requests a restart; any program may create this file
     no-progress     ... although the attempt got no further than the previous one
     unasked         ... on behalf of a program that has left after the warning: it counts if the script finds progress
@@ -58,7 +58,8 @@ class RankMark:
         with self._lock, suppress(OSError):  # the rank exits anyway
             if self._path.suffix in (".cut", ".broken"):
                 return
-            suffix = f".{broken}.broken" if broken else ".cut" if cut else _SUFFIXES.get(code, ".ended")
+            after_term = self._path.suffix if self._path.suffix == ".term" else ".ended"
+            suffix = f".{broken}.broken" if broken else ".cut" if cut else _SUFFIXES.get(code, after_term)
             self._path = rename(self._path, self._path.with_suffix(suffix))
 
 

@@ -24,6 +24,11 @@ _Host = Annotated[
     str,
     Matches(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%/\[\]-]*", "an ssh host, such as login.site.edu or me@login.site.edu"),
 ]
+# The batch script gives every step its nodes and tasks, and lets it share what the job has.
+_OWN_FLAGS = r"--(nod|nt|overl|excl|rel|jobi)|-[Nnwxr]"
+_SrunArgument = Annotated[
+    Line, Matches(rf"(?!{_OWN_FLAGS}).*", "no flag for nodes, tasks or sharing: the batch script sets those")
+]
 _Python = Annotated[str, Matches(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*", "the path of a Python interpreter, or its name")]
 SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
 
@@ -86,8 +91,8 @@ class Cluster:
     """Environment variables of jobs on this cluster."""
     secrets: tuple[Line, ...] = SECRETS
     """Patterns of variable names in `env` whose values are never written to a file or shown."""
-    srun_args: tuple[Line, ...] = ()
-    """Additional arguments of srun."""
+    srun_args: tuple[_SrunArgument, ...] = ()
+    """Additional arguments of srun, except those for nodes, tasks and sharing."""
     mpi: Word = "none"
     """Value of srun's --mpi."""
     interface: Word | None = None

@@ -42,6 +42,9 @@ module purge
 export NCCL_SOCKET_IFNAME=ib0' # the lines of the cluster file and of the job
 cctl_srun=(
   srun
+  --overlap
+  --mem=0
+  --ntasks-per-node=2
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none

@@ -40,6 +40,9 @@ cctl_setup='
 export COLOUR=red' # the lines of the cluster file and of the job
 cctl_srun=(
   srun
+  --overlap
+  --mem=0
+  --ntasks-per-node=2
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none

@@ -50,6 +50,9 @@ module purge
 export NCCL_SOCKET_IFNAME=ib0' # the lines of the cluster file and of the job
 cctl_srun=(
   srun
+  --overlap
+  --mem=0
+  --ntasks-per-node=8
   --kill-on-bad-exit=1
   --cpus-per-task=14
   --mpi=none

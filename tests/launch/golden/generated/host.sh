@@ -35,6 +35,9 @@ cctl_python_is_named=
 cctl_setup='' # the lines of the cluster file and of the job
 cctl_srun=(
   srun
+  --overlap
+  --mem=0
+  --ntasks-per-node=2
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none

@@ -42,6 +42,9 @@ source "/shared/conda/bin/activate" third
 module load cuda' # the lines of the cluster file and of the job
 cctl_srun=(
   srun
+  --overlap
+  --mem=0
+  --ntasks-per-node=8
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none

@@ -24,6 +24,7 @@ from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.observe.run_record import adopt
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.queue import element_id
+from clusterctl.launcher.slurm.rules import Rules
 from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
 from clusterctl.launcher.submission.new_run import (
     CodeOrigin,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation
-    from clusterctl.launcher.slurm.rules import Rules
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir, SweepDir
@@ -318,8 +318,10 @@ class Submission:
 
 def rules_of(resolved: Resolved) -> Rules | None:
     """The rules of the site by which the queue starts the run of `resolved` again; None if it does not."""
-    if resolved.script or not resolved.cluster.is_slurm or not resolved.job.most_starts:
+    if resolved.script or not resolved.job.most_starts:
         return None
+    if not resolved.cluster.is_slurm:
+        return Rules() if resolved.cluster.successors else None
     return Slurm.of(resolved.cluster).rules()
 
 
