@@ -152,6 +152,16 @@ def estimate(job: Job) -> Estimate | None:
     return Estimate(round(training), round(max(training, training + known + prepared - data)))
 
 
+def shown(job: Job) -> str:
+    """What `job` needs, in a line for a person, or how to measure it; empty for the user's own program."""
+    if found := estimate(job):
+        return str(found)
+    if not isinstance(job.train, LoopTrain):
+        return ""
+    what = "your own model" if job.has_own_model else "this model with this data"
+    return f"memory: there is no formula for {what}; `submit --probe` measures a step on one node"
+
+
 def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str]:
     """The setting of a batch, a power of two, with which `job` needs at most `fits` bytes; empty if none does."""
     train = job.train
@@ -278,15 +288,12 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
             around, pieces = piece * size.num_edges / max(1, nodes), 1 + (own > piece)
             read = min(nodes, piece + distinct(around, nodes, alike=size.raw == "fake"))
             rows = (pieces * read * sends + piece * (before + 2 * after) + 16 * own) * weight
-            rows += (not kept.on_disk) * own * after * 2 * weight
+            rows += (not kept.on_disk) * own * after * weight
             evaluation = max(evaluation, rows + pieces * around * _RENUMBERED)
             continue
         is_table = not (layer == 0 and (cached or after >= before))
-        evaluation = max(
-            evaluation,
-            ((own * before if layer else 0) + piece * (sends + 2 * after) + (3 * own * after if not last else 16 * own))
-            * weight,
-        )
+        kept_rows = (own * before if layer else 0) + (16 * own if last else own * after)  # of the last layer, classes
+        evaluation = max(evaluation, (kept_rows + piece * (sends + 3 * after)) * weight)
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
     degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
     return _Live(
@@ -325,20 +332,23 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         drawn.append(edges)
     kept = _features(job, size, value, ranks)
     step = sum(before_hop[-1].values()) * size.features * value + kept.fetched(sum(before_hop[-1].values()))
+    beside = 0.0
     for layer in range(layers):
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
         rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
-        products = sum(_products(taken, out, options.heads) for taken in of_edges.values())
-        step += (4 * rows * out + products) * weight
+        products = [_products(taken, out, options.heads) for taken in of_edges.values()]
+        step += (4 * rows * out + sum(kept for kept, _ in products)) * weight
+        beside = max(beside, *(more * weight for _, more in products))
     parameters = 0
     for layer in range(layers):
         into = size.features if layer == 0 else width
         out = width if layer < layers - 1 else size.classes * options.output_heads
         parameters += len(size.edges) * into * out * (3 if options.residual else 2)
     largest = max(size.nodes.values())
-    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
-    evaluation = (at_once + 3 * own * width) * weight
+    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads)[0] for count in size.edges.values())
+    piece = min(own, max(_EDGES_AT_ONCE * size.nodes[kind[2]] / max(1, count) for kind, count in size.edges.items()))
+    evaluation = (at_once + (own * (2 if layers > 2 else 1) + 3 * piece) * width + own * size.classes) * weight
     if kept.on_disk:  # as are the tables between the layers
         read = width if train.model == "rgat" else max(size.features, width)
         evaluation = max(_piece_from_disk(size, kind, read, options, ranks) for kind in size.edges) * weight
@@ -357,7 +367,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
         samples=_AHEAD
         * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
-        step=step,
+        step=step + beside,
         evaluation=evaluation,
         shared_evaluation=0 if kept.on_disk else largest * width * value,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES or most_edges * width >= _COMPILED_PRODUCTS else 0,
@@ -370,12 +380,18 @@ def _piece_from_disk(size: DataSize, kind: EdgeType, read: int, options: GatOpti
     targets = min(_AT_ONCE_FROM_DISK, -(-size.nodes[target] // ranks))
     edges = min(float(_EDGES_AT_ONCE), size.edges[kind] * targets / max(1, size.nodes[target]))
     rows = min(size.nodes[source], targets + distinct(edges, size.nodes[source]))
-    return 2 * rows * read + rows * width + max(_products(edges, width, options.heads), 13 * edges) + 12 * edges
+    return 2 * rows * read + rows * width + max(_products(edges, width, options.heads)[0], 13 * edges) + 12 * edges
 
 
-def _products(edges: float, width: int, heads: int) -> float:
-    """The numbers that attention over so many edges holds: several for each channel, or for each head if compiled."""
-    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 3 * edges * width
+def _products(edges: float, width: int, heads: int) -> tuple[float, float]:
+    """The numbers that attention over so many edges keeps for its gradient, and that it holds beside them for a while.
+
+    Of each head if it is compiled, and else of each channel: `attend_plain` keeps the sources, their sums with the
+    targets, those after the leaky ReLU, and the messages; a product and a gradient come to them.
+    """
+    if edges * width >= _COMPILED_PRODUCTS:
+        return (2 * heads + 4) * edges, 0.0
+    return 4 * edges * width, 2 * edges * width
 
 
 @dataclass(frozen=True)
