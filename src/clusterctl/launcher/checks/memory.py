@@ -46,6 +46,7 @@ MIB = 1 << 20
 _NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 45 * MIB
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
+_DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow by a quarter (engine/task/heap.py)
 _SCATTERED, _SCATTERED_MORE, _LITTLE = 1.3, 0.9, 60 * MIB  # as much if tensors vary, fitted to `taobao`: task/heap.py
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
@@ -94,7 +95,8 @@ class _Live:
 
     `evaluation` is what a rank needs only there, `shared_evaluation` what a node does. `graph` is what a GPU holds of
     the data, and `libraries` what a rank imports beyond torch. `whole` is what the first rank needs instead of its
-    `evaluation` if there is room for it, with a quarter more. `varies` tells whether the sizes of tensors differ from
+    `evaluation` if there is room for it, with a quarter more. `left` is the part of what a step has freed that an
+    evaluation cannot use, or the other way round. `varies` tells whether the sizes of tensors differ from
     step to step, so that freed blocks are of less use for the next ones.
     """
 
@@ -108,6 +110,7 @@ class _Live:
     libraries: int = 0
     whole: float = 0.0
     varies: bool = False
+    left: float = _LEFT
 
 
 def estimate(job: Job) -> Estimate | None:
@@ -137,7 +140,7 @@ def estimate(job: Job) -> Estimate | None:
 
     def rank(evaluation: float) -> float:
         less, more = sorted((live.step, evaluation))
-        used = more + _LEFT * less
+        used = more + live.left * less
         if live.varies:
             used = _SCATTERED * used + _SCATTERED_MORE * max(0.0, used - _LITTLE)
         return _RANK + live.libraries + live.weights + live.samples + used
@@ -301,10 +304,11 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         shared=shared,
         weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees + kept.readers,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
-        step=step,
+        step=_DRIFT * step,
         evaluation=evaluation,
         shared_evaluation=shared_evaluation,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
+        left=_LEFT if kept.on_disk else 1.0,  # rows of all nodes do not fit between the small tensors of a step
     )
 
 
