@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from support.mistake import Desk
+from support.ranks import CORA
 
 import clusterctl
 
@@ -11,10 +13,10 @@ LARGE = 'workload = "synthetic"\n[train]\navg_num_nodes = 2000000\nbatch_size = 
 
 
 def test_what_does_not_fit_is_said_before_the_queue_with_settings_that_fit(desk: Desk) -> None:
-    desk.write("job.toml", LARGE.format("2500M"))
+    desk.write("job.toml", LARGE.format("1800M"))
     needed = clusterctl.plan("./job.toml").memory
     assert needed is not None
-    assert needed.training > 2500 * MIB
+    assert needed.training > 1800 * MIB
     code, _, err = desk.type("submit ./job.toml --dry-run=slurm")
     assert code == 0, err
     assert "does not fit: by formula, training needs about" in err
@@ -25,6 +27,28 @@ def test_what_does_not_fit_is_said_before_the_queue_with_settings_that_fit(desk:
         code, _, err = desk.type(f"submit ./job.toml --dry-run=slurm --set {setting}")
         assert "does not fit" not in err, setting
     assert f"memory: {str(needed).partition(': ')[2]}" in desk.type("submit ./job.toml --dry-run", batches=True)[2]
+
+
+@pytest.mark.parametrize(
+    ("job", "line"),
+    [
+        ('workload = "node-classification"\n[train]\nmodel = "my_net:Net"\n', "no formula for your own model"),
+        ('workload = "graph-classification"\n[train]\nmodel = "my_net:Net"\n', "no formula for your own model"),
+        (
+            'workload = "node-classification"\n[train]\nmodel = "GAT"\n[train.options]\nheads = 4\n',
+            "no formula for this model with this data",
+        ),
+        ('workload = "command"\nargv = ["python", "x.py"]\n', ""),
+    ],
+    ids=["own model", "own model of graphs", "unusual options", "program"],
+)
+def test_where_there_is_no_formula_a_dry_run_names_the_way_to_measure(desk: Desk, job: str, line: str) -> None:
+    desk.write("my_net.py", "class Net: ...\n")
+    desk.write("job.toml", f'{job}[data]\nroot = "{CORA}"\n' if "train" in job else job)
+    code, _, err = desk.type("submit ./job.toml --dry-run")
+    assert code == 0, err
+    measured = [found for found in err.splitlines() if found.startswith("memory: ")]
+    assert measured == ([f"memory: there is {line}; `submit --probe` measures a step on one node"] if line else [])
 
 
 def test_what_fits_is_not_mentioned(desk: Desk) -> None:

@@ -214,6 +214,21 @@ def test_a_running_script_is_cancelled_resumed_and_followed_by_another(stage: St
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("change", ["it vanishes", "it is edited"])
+def test_a_script_runs_as_it_was_at_the_submission(stage: Stage, change: str) -> None:
+    script = write(stage, "echo as it was\n")
+    run = stage.submit(script, "--hold")
+    (stage.folder / script).unlink()
+    if change == "it is edited":
+        write(stage, "echo another; exit 3\n")
+    assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_state(run, "finished")
+    assert "as it was" in logs(stage, run)
+    repeated = stage.call("rerun", run.id, "--cluster", stage.cluster, "--wait")
+    assert repeated.returncode == 0, repeated.stderr
+
+
+@pytest.mark.long
 def test_a_requeued_script_is_the_same_run(stage: Stage) -> None:
     run = stage.submit(write(stage, f'echo "start ${{SLURM_RESTART_COUNT:-0}}"\n{UNTIL_A_FILE}'))
     stage.wait_for_state(run, "training")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
 from support.ranks import run_program
+from torch import Tensor
 
+from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
@@ -69,3 +73,18 @@ def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(ranks_of_nod
     differences = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert max(max(own) for own in differences) < 1e-12
     assert len(differences[0]) == 12
+
+
+@pytest.mark.parametrize("shape", [(3,), ()], ids=["rows", "classes"])
+def test_the_rows_of_a_layer_are_never_held_twice(shape: tuple[int, ...]) -> None:
+    computed: list[weakref.ref[Tensor]] = []
+
+    def part(number: int) -> Tensor:
+        assert not [earlier for earlier in computed if earlier() is not None]
+        rows = torch.full((4 if number < 4 else 1, *shape), number)
+        computed.append(weakref.ref(rows))
+        return rows
+
+    rows = own_rows(map(part, range(5)), 17, None)
+    assert rows.shape == (17, *shape)
+    assert torch.equal(rows.view(17, -1)[:, 0], torch.arange(17) // 4)

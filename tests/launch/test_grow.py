@@ -17,7 +17,7 @@ from clusterctl.shared.spec.job import Grow, Restart
 KILL = "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed."
 OF_SRUN = "srun: error: n1: task 1: Out Of Memory"
 TIMEOUT = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
-NODES = "main*   8000   \\nmain   16000+  \\nother   900000  \\n"
+NODES = "main n1 8000 (null)\\nmain n2 16000 ib,a100\\nother n9 900000 (null)\\n"
 BADLY = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.ended"\n'
 
 
@@ -146,6 +146,63 @@ def test_as_many_nodes_as_the_job_needs_must_have_the_memory(
     host.environment |= {"SLURM_MEM_PER_NODE": str(had), "SLURM_JOB_NUM_NODES": str(nodes)}
     host.call(ONE_KILLED + reported(KILL) + "exit 137")
     assert (queued(host) if options else asked(host, "sbatch")) == ([options] if options else [])
+
+
+FOUR = "n1 20000 a,b\\nmain n2 16000 a\\nmain n3 12000 b,c\\nmain n4 8000 (null)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown", "options"),
+    [
+        (1, "ReqNodeList=(null) ExcNodeList=(null) Features=(null)", "--mem=9000M"),
+        (1, "ExcNodeList=n[1-3]", "--mem=8000M"),
+        (1, "ReqNodeList=n4", "--mem=8000M"),
+        (2, "ReqNodeList=n1,n4", "--mem=8000M"),
+        (2, "ReqNodeList=n1", "--mem=9000M"),
+        (3, "ReqNodeList=n4 ExcNodeList=n3", "--mem=8000M"),
+        (3, "ExcNodeList=n2", "--mem=8000M"),
+        (2, "Features=b", "--mem=9000M"),
+        (2, "Features=b ExcNodeList=n1", "--mem=9000M"),  # Slurm would refuse that, not we
+        (1, "Features=b&c", "--mem=9000M"),
+        (2, "Features=[a*1&c*1]", "--mem=9000M"),
+    ],
+)
+def test_only_the_nodes_on_which_the_job_may_run_count(tmp_path: Path, nodes: int, shown: str, options: str) -> None:
+    host = site(tmp_path)
+    host.environment |= {"SLURM_MEM_PER_NODE": "6000", "SLURM_JOB_NUM_NODES": str(nodes)}
+    host.scontrol = host.scontrol.replace(
+        'case "$*" in',
+        'case "$*" in\n"show hostnames n[1-3]") printf "n1\\nn2\\nn3\\n" ;;\n"show hostnames "*) tr , "\\n" <<<"$3" ;;',
+        1,
+    ).replace("X=1", f"{shown} X=1", 1)
+    host.others["sinfo"] = f'printf "main {FOUR}\\n"'
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == [options]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "memory"),
+    [
+        ("a", 15000),
+        ("c", 12000),
+        ("a&b", 15000),
+        ("b&c", 12000),
+        ("c|a", 15000),
+        ("a|b&c", 12000),  # from left to right
+        ("a|(b&c)", 15000),
+        ("(a|b)&c", 12000),
+        ("[c|nothing]", 12000),
+        ("c*2", 12000),
+        ("aa|c", 12000),
+    ],
+)
+def test_a_constraint_is_read_as_slurm_reads_it(tmp_path: Path, constraint: str, memory: int) -> None:
+    host = site(tmp_path)
+    host.environment["SLURM_MEM_PER_NODE"] = "10000"
+    host.scontrol = host.scontrol.replace("X=1", f"Features={constraint} X=1", 1)
+    host.others["sinfo"] = f'printf "main {FOUR}\\n"'
+    host.call(ONE_KILLED + reported(KILL) + "exit 137")
+    assert queued(host) == [f"--mem={memory}M"]
 
 
 @pytest.mark.parametrize("memory", [{}, {"SLURM_MEM_PER_NODE": "0"}])

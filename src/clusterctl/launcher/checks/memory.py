@@ -46,6 +46,7 @@ MIB = 1 << 20
 _NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 45 * MIB
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
+_DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow by a quarter (engine/task/heap.py)
 _SCATTERED, _SCATTERED_MORE, _LITTLE = 1.3, 0.9, 60 * MIB  # as much if tensors vary, fitted to `taobao`: task/heap.py
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
@@ -75,7 +76,8 @@ class _Live:
 
     `evaluation` is what a rank needs only there, `shared_evaluation` what a node does. `graph` is what a GPU holds of
     the data, and `libraries` what a rank imports beyond torch. `whole` is what the first rank needs instead of its
-    `evaluation` if there is room for it, with a quarter more. `varies` tells whether the sizes of tensors differ from
+    `evaluation` if there is room for it, with a quarter more. `left` is the part of what a step has freed that an
+    evaluation cannot use, or the other way round. `varies` tells whether the sizes of tensors differ from
     step to step, so that freed blocks are of less use for the next ones.
     """
 
@@ -89,6 +91,7 @@ class _Live:
     libraries: int = 0
     whole: float = 0.0
     varies: bool = False
+    left: float = _LEFT
 
 
 def estimate(job: Job) -> Estimate | None:
@@ -118,7 +121,7 @@ def estimate(job: Job) -> Estimate | None:
 
     def rank(evaluation: float) -> float:
         less, more = sorted((live.step, evaluation))
-        used = more + _LEFT * less
+        used = more + live.left * less
         if live.varies:
             used = _SCATTERED * used + _SCATTERED_MORE * max(0.0, used - _LITTLE)
         return _RANK + live.libraries + live.weights + live.samples + used
@@ -131,6 +134,16 @@ def estimate(job: Job) -> Estimate | None:
     known = 0 if live.libraries >= _PYG else imports
     data = rank(live.evaluation) - _RANK - live.libraries
     return Estimate(round(training), round(max(training, training + known + prepared - data)))
+
+
+def shown(job: Job) -> str:
+    """What `job` needs, in a line for a person, or how to measure it; empty for the user's own program."""
+    if found := estimate(job):
+        return str(found)
+    if not isinstance(job.train, LoopTrain):
+        return ""
+    what = "your own model" if job.has_own_model else "this model with this data"
+    return f"memory: there is no formula for {what}; `submit --probe` measures a step on one node"
 
 
 def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str]:
@@ -258,15 +271,12 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
             around, pieces = piece * size.num_edges / max(1, nodes), 1 + (own > piece)
             read = min(nodes, piece + distinct(around, nodes, alike=size.raw == "fake"))
             rows = (pieces * read * sends + piece * (before + 2 * after) + 16 * own) * weight
-            rows += (not kept.on_disk) * own * after * 2 * weight
+            rows += (not kept.on_disk) * own * after * weight
             evaluation = max(evaluation, rows + pieces * around * _RENUMBERED)
             continue
         is_table = not (layer == 0 and (cached or after >= before))
-        evaluation = max(
-            evaluation,
-            ((own * before if layer else 0) + piece * (sends + 2 * after) + (3 * own * after if not last else 16 * own))
-            * weight,
-        )
+        kept_rows = (own * before if layer else 0) + (16 * own if last else own * after)  # of the last layer, classes
+        evaluation = max(evaluation, (kept_rows + piece * (sends + 3 * after)) * weight)
         shared_evaluation = max(shared_evaluation, nodes * sends * value if is_table else 0)
     degrees = 32 * nodes + 10 * min(size.num_edges, 1 << 22) if train.model == "gcn" else 0
     return _Live(
@@ -274,10 +284,11 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         shared=shared,
         weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees + kept.readers,
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
-        step=step,
+        step=_DRIFT * step,
         evaluation=evaluation,
         shared_evaluation=shared_evaluation,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
+        left=_LEFT if kept.on_disk else 1.0,  # rows of all nodes do not fit between the small tensors of a step
     )
 
 
@@ -305,20 +316,23 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         drawn.append(edges)
     kept = _features(job, size, value, ranks)
     step = sum(before_hop[-1].values()) * size.features * value + kept.fetched(sum(before_hop[-1].values()))
+    beside = 0.0
     for layer in range(layers):
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
         rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
-        products = sum(_products(taken, out, options.heads) for taken in of_edges.values())
-        step += (4 * rows * out + products) * weight
+        products = [_products(taken, out, options.heads) for taken in of_edges.values()]
+        step += (4 * rows * out + sum(kept for kept, _ in products)) * weight
+        beside = max(beside, *(more * weight for _, more in products))
     parameters = 0
     for layer in range(layers):
         into = size.features if layer == 0 else width
         out = width if layer < layers - 1 else size.classes * options.output_heads
         parameters += len(size.edges) * into * out * (3 if options.residual else 2)
     largest = max(size.nodes.values())
-    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads) for count in size.edges.values())
-    evaluation = (at_once + 3 * own * width) * weight
+    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads)[0] for count in size.edges.values())
+    piece = min(own, max(_EDGES_AT_ONCE * size.nodes[kind[2]] / max(1, count) for kind, count in size.edges.items()))
+    evaluation = (at_once + (own * (2 if layers > 2 else 1) + 3 * piece) * width + own * size.classes) * weight
     if kept.on_disk:  # as are the tables between the layers
         read = width if train.model == "rgat" else max(size.features, width)
         evaluation = max(_piece_from_disk(size, kind, read, options, ranks) for kind in size.edges) * weight
@@ -337,7 +351,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
         samples=_AHEAD
         * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
-        step=step,
+        step=step + beside,
         evaluation=evaluation,
         shared_evaluation=0 if kept.on_disk else largest * width * value,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES or most_edges * width >= _COMPILED_PRODUCTS else 0,
@@ -350,12 +364,18 @@ def _piece_from_disk(size: DataSize, kind: EdgeType, read: int, options: GatOpti
     targets = min(_AT_ONCE_FROM_DISK, -(-size.nodes[target] // ranks))
     edges = min(float(_EDGES_AT_ONCE), size.edges[kind] * targets / max(1, size.nodes[target]))
     rows = min(size.nodes[source], targets + distinct(edges, size.nodes[source]))
-    return 2 * rows * read + rows * width + max(_products(edges, width, options.heads), 13 * edges) + 12 * edges
+    return 2 * rows * read + rows * width + max(_products(edges, width, options.heads)[0], 13 * edges) + 12 * edges
 
 
-def _products(edges: float, width: int, heads: int) -> float:
-    """The numbers that attention over so many edges holds: several for each channel, or for each head if compiled."""
-    return (2 * heads + 4) * edges if edges * width >= _COMPILED_PRODUCTS else 3 * edges * width
+def _products(edges: float, width: int, heads: int) -> tuple[float, float]:
+    """The numbers that attention over so many edges keeps for its gradient, and that it holds beside them for a while.
+
+    Of each head if it is compiled, and else of each channel: `attend_plain` keeps the sources, their sums with the
+    targets, those after the leaky ReLU, and the messages; a product and a gradient come to them.
+    """
+    if edges * width >= _COMPILED_PRODUCTS:
+        return (2 * heads + 4) * edges, 0.0
+    return 4 * edges * width, 2 * edges * width
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,7 @@ def _probe(request: Request) -> None:
         tables.show_run_usage(terminal.data(), found.usage)
     click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
     click.echo(tables.note_on_usage(found.usage), err=True)
+    found.check()
 
 
 def _submit_one(request: Request) -> None:
@@ -455,8 +456,8 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     if plan.launcher:
         click.echo(plain_lines(plan.launcher), err=True)
     options.show_batches(plan.batches)
-    if plan.memory:
-        click.echo(plan.memory, err=True)
+    if plan.memory_line:
+        click.echo(plan.memory_line, err=True)
     options.show_advice(plan.advice)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:

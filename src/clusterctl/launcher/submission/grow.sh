@@ -49,7 +49,7 @@ cctl_out_of_time() {
   return 1
 }
 cctl_short_of() { # asks Slurm what this job has, and what its partition allows
-  local cctl_job cctl_partition='' cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_name cctl_size cctl_sizes
+  local cctl_job cctl_partition='' cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_size
   cctl_job=$(cctl_ask 10 scontrol show job "$cctl_own_job")
   [ -n "$cctl_job" ] || { cctl_problem=', "requeue_problem": "no answer from scontrol show job"' && return 1; }
   if [[ $cctl_job =~ [[:space:]]Partition=([^[:space:],]+) ]]; then
@@ -62,13 +62,7 @@ cctl_short_of() { # asks Slurm what this job has, and what its partition allows
     [[ ! $cctl_allowed =~ [[:space:]]MaxTime=([0-9:-]+) ]] || cctl_most=$(cctl_seconds "${BASH_REMATCH[1]}")
   else
     cctl_had=${SLURM_MEM_PER_NODE:-${SLURM_MEM_PER_CPU:-0}}
-    mapfile -t cctl_sizes < <(
-      cctl_ask 10 sinfo -h -N -O Partition:64,Memory:20 | while read -r cctl_name cctl_size; do
-        [ "${cctl_name%\*}" = "$cctl_partition" ] && [[ $cctl_size =~ ^[0-9]+ ]] && echo "${BASH_REMATCH[0]}"
-      done | sort -rn
-    )
-    # As many nodes must have it as the job needs: one larger node is of no use to two.
-    cctl_size=$((${SLURM_JOB_NUM_NODES:-1} - 1)) && cctl_most=${cctl_sizes[cctl_size]}
+    cctl_most=$(cctl_most_memory)
     if [ "$cctl_had" -eq 0 ]; then # all that its nodes have
       read -r cctl_had < <(cctl_ask 10 sinfo -h -N -n "$SLURM_JOB_NODELIST" -O Memory:20 | sort -n)
       [ -n "$cctl_had" ] || { cctl_problem=', "requeue_problem": "no answer from sinfo"' && return 1; }
@@ -88,6 +82,47 @@ cctl_short_of() { # asks Slurm what this job has, and what its partition allows
   elif [ -n "$SLURM_MEM_PER_CPU" ]; then cctl_more=("--mem-per-cpu=${cctl_gets}M")
   else cctl_more=("--mem=${cctl_gets}M"); fi
   cctl_grown=", \"grown\": {\"what\": \"$cctl_short\", \"had\": $cctl_had, \"gets\": $cctl_gets}"
+}
+# The MiB that as many nodes of the partition have as the job needs, of those that it may run on: the larger nodes are of
+# no use to a job that excludes them. The nodes that it names (`nodelist`) must all have it. Empty if unknown.
+cctl_most_memory() {
+  local cctl_name cctl_node cctl_size cctl_features cctl_needed=${SLURM_JOB_NUM_NODES:-1} cctl_wanted='' cctl_avoided=''
+  local cctl_own=() cctl_others=()
+  [[ ! $cctl_job =~ [[:space:]]ReqNodeList=([^[:space:]]+) ]] || cctl_wanted=$(cctl_names_of "${BASH_REMATCH[1]}")
+  [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_avoided=$(cctl_names_of "${BASH_REMATCH[1]}")
+  while read -r cctl_name cctl_node cctl_size cctl_features; do
+    [ "$cctl_name" = "$cctl_partition" ] && [[ $cctl_size =~ ^[0-9]+ ]] && cctl_size=${BASH_REMATCH[0]} || continue
+    if [[ $cctl_wanted == *" $cctl_node "* ]]; then cctl_own+=("$cctl_size")
+    elif [[ $cctl_avoided != *" $cctl_node "* ]] && cctl_has_features "$cctl_features"; then cctl_others+=("$cctl_size"); fi
+  done < <(cctl_ask 10 sinfo -h -N -o '%R %N %m %f')
+  mapfile -t cctl_others < <(printf '%s\n' "${cctl_others[@]}" | sort -rn)
+  cctl_needed=$((cctl_needed - ${#cctl_own[@]}))
+  [ "$cctl_needed" -le 0 ] || cctl_own+=("${cctl_others[cctl_needed - 1]}")
+  printf '%s\n' "${cctl_own[@]}" | sort -n | { read -r cctl_size && echo "$cctl_size"; }
+}
+cctl_names_of() { # a list of nodes, as Slurm shows it: its names between spaces
+  [ "$1" = '(null)' ] || echo " $(cctl_ask 10 scontrol show hostnames "$1" | tr '\n' ' ')"
+}
+# Whether a node with these features fulfils the job's constraint, which Slurm reads from left to right: `a > !b` is "a and
+# b" of truth values, and `a >= !b` is "a or b", both of the same precedence. With counts, as in `[a*2&b*1]`, some nodes
+# have the one and some the other.
+cctl_has_features() {
+  local cctl_text='' cctl_value='' cctl_one cctl_next='^([][()&|,]|\*[0-9]+|[^][()&|,*]+)(.*)$'
+  [[ $cctl_job =~ [[:space:]]Features=([^[:space:]]+) ]] && cctl_text=${BASH_REMATCH[1]}
+  [ "${cctl_text:-(null)}" != '(null)' ] || return 0
+  [[ $cctl_text != *'*'* ]] || cctl_text=${cctl_text//&/|}
+  while [[ $cctl_text =~ $cctl_next ]]; do
+    cctl_one=${BASH_REMATCH[1]} cctl_text=${BASH_REMATCH[2]}
+    case $cctl_one in
+      '[' | '(') cctl_value+='(' ;;
+      ']' | ')') cctl_value+=')' ;;
+      '&' | ',') cctl_value+='>!' ;;
+      '|') cctl_value+='>=!' ;;
+      '*'*) ;;
+      *) [[ ,$1, == *",$cctl_one,"* ]] && cctl_value+=1 || cctl_value+=0 ;;
+    esac
+  done
+  [ -n "$cctl_text" ] || ((cctl_value)) 2>/dev/null
 }
 cctl_seconds() { # in a limit as Slurm shows it: 1-02:03:04 or 03:04
   local cctl_days=0 cctl_clock=$1 cctl_parts

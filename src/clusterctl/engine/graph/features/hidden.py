@@ -6,7 +6,6 @@ disk, and read like the features.
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,12 +29,15 @@ _PARTS = 4  # of rows, after which freed memory is given back
 
 def own_rows(parts: Iterable[Tensor], count: int, spill: Spill | None) -> Tensor:
     """The `count` rows of this rank's nodes, from one or more parts, on their device, or in the place of `spill`."""
-    if spill is None:
-        return torch.cat(list(parts))
-    parts = iter(parts)
+    parts = iter(trimmed(parts) if spill else parts)
     first = next(parts)
-    rows = own_table((count, first.size(1)), first.dtype, spill.folder)
-    _fill(rows, trimmed(chain([first], parts)))
+    if spill:
+        rows = own_table((count, first.size(1)), first.dtype, spill.folder)
+    else:  # to join a list of the parts would hold all rows twice
+        rows = first.new_empty(count, *first.shape[1:])
+    rows[: (filled := len(first))].copy_(first)
+    del first  # no part is needed while the next one is computed
+    _fill(rows[filled:], parts)
     return rows
 
 
@@ -126,3 +128,4 @@ def _fill(rows: Tensor, parts: Iterable[Tensor]) -> None:
     filled = 0
     for part in parts:
         rows[filled : (filled := filled + len(part))].copy_(part)  # from a GPU, too
+        del part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.api.run import RunFailed
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.api.submitting.start import submit
 from clusterctl.launcher.api.submitting.submit import load
@@ -46,6 +47,12 @@ class Probe:
         return (
             "until its end" if self.usage.status.state.ended else f"in {STEPLESS_SECONDS:.0f} s without a step logged"
         )
+
+    def check(self) -> None:
+        """Raise RunFailed if the run has ended otherwise than by finishing: what it used is then less than it needs."""
+        state = self.usage.status.state
+        if state.ended and state is not State.FINISHED:
+            raise RunFailed(self.run, state)
 
 
 def probe(

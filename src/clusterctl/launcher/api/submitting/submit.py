@@ -16,6 +16,7 @@ from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import GOES_ON, large_batch, restart_rules
 from clusterctl.launcher.checks.memory import estimate
+from clusterctl.launcher.checks.memory import shown as shown_memory
 from clusterctl.launcher.checks.surroundings import Verdict
 from clusterctl.launcher.config import current_folder, resolve, resolve_script, runs_folder
 from clusterctl.launcher.config import roles as roles_of_job
@@ -178,6 +179,11 @@ class DryRun(Shown):
     def memory(self) -> Estimate | None:
         """The memory that it needs by formula; None for your own program or model, or if its data is unknown here."""
         return estimate(self.resolved.job)
+
+    @property
+    def memory_line(self) -> str:
+        """The same for a person, or how to measure it; empty for your own program."""
+        return shown_memory(self.resolved.job)
 
     @property
     def advice(self) -> str:
