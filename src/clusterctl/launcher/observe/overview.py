@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
-from clusterctl.launcher.observe.runs import MOST_COUNTED, newest_first
+from clusterctl.launcher.observe.runs import newest_and_total
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.timeline import TimelineEvent
 from clusterctl.launcher.slurm import Slurm
@@ -56,7 +55,7 @@ class Scene:
     problems: tuple[ConfigError | SlurmError, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
-    older: int = 0  # runs that were not read, up to `MOST_COUNTED`
+    older: int = 0  # runs that were not read
 
 
 @dataclass
@@ -74,8 +73,7 @@ class Overview:
 
     def look(self, selected: str | None = None) -> Scene:
         """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
-        written = self.runs or tuple(itertools.islice(newest_first(self.folder), max(self.count, MOST_COUNTED)))
-        runs = self.runs or written[: self.count]
+        runs, total = (self.runs, len(self.runs)) if self.runs else newest_and_total(self.folder, self.count)
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = statuses_of([run for run in runs if run not in kept], self.slurm_of, self.clock)
@@ -98,7 +96,7 @@ class Overview:
                 self._closely = _Closely(chosen.record)
             closely = self._closely.look(chosen)
         snapshots = tuple(self._snapshots.values())
-        return Scene(found.as_of, statuses, closely, found.problems, snapshots, older=len(written) - len(runs))
+        return Scene(found.as_of, statuses, closely, found.problems, snapshots, older=total - len(runs))
 
 
 class _Closely:
