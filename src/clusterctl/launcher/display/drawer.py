@@ -17,13 +17,12 @@ from rich.text import Text
 
 from clusterctl.launcher.api.clean import CleanUp
 from clusterctl.launcher.api.config import values
-from clusterctl.launcher.api.find import Runs
 from clusterctl.launcher.api.images import Images
 from clusterctl.launcher.api.init import FirstFiles
 from clusterctl.launcher.api.jobs import Jobs
 from clusterctl.launcher.api.logs import Lines, Reading
 from clusterctl.launcher.api.notify import Notified
-from clusterctl.launcher.api.run import MetricRecords, Run
+from clusterctl.launcher.api.run import MetricRecords, Run, Runs
 from clusterctl.launcher.api.submitting.submit import DryRun
 from clusterctl.launcher.api.submitting.verify import Examination
 from clusterctl.launcher.api.submitting.where import Offers
