@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 import clusterctl.program
-from clusterctl.launcher.api.find import Runs
-from clusterctl.launcher.api.run import MetricRecords, Output
+from clusterctl.launcher.api.run import MetricRecords, Output, Runs
 from clusterctl.launcher.api.several_clusters import Offer, Offers
 from clusterctl.launcher.api.submitting.verify import Examination
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis

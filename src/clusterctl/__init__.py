@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.api.clean import clean
-    from clusterctl.launcher.api.find import Runs, diff, find
+    from clusterctl.launcher.api.find import diff, find
     from clusterctl.launcher.api.images import images
     from clusterctl.launcher.api.init import init
     from clusterctl.launcher.api.jobs import jobs, why
     from clusterctl.launcher.api.nodes import alloc, give_back, nodes
     from clusterctl.launcher.api.notify import notify, track
-    from clusterctl.launcher.api.run import Run, RunFailed
+    from clusterctl.launcher.api.run import Run, RunFailed, Runs
     from clusterctl.launcher.api.several_clusters import offers
     from clusterctl.launcher.api.submitting.start import rerun, resume, submit, submit_function, submit_stages, sweep
     from clusterctl.launcher.api.submitting.submit import DryRun, load, plan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ import pytest
 
 import clusterctl
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {
     "torch",
     "submitit",
@@ -42,6 +45,37 @@ def test_every_public_name_exists_and_is_documented() -> None:
         assert getattr(clusterctl, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'submitt'"):
         clusterctl.submitt  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_guide_names_the_function_of_each_command_or_why_it_has_none() -> None:
+    """The table and the paragraph below it name every command, and the table every function."""
+    guide = (ROOT / "docs" / "guides" / "from-python.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", guide.partition("## ")[0], re.MULTILINE)[1:]
+    (without,) = re.findall(r"^These stay in the terminal: .*?(?=\n\n)", guide, re.MULTILINE | re.DOTALL)
+
+    program = "from clusterctl.launcher.cli import clusterctl as top; import click\n"
+    program += "def names(of, above=''):\n"
+    program += "    for name, command in ((one, of.get_command(None, one)) for one in of.list_commands(None)):\n"
+    program += "        yield from names(command, name + ' ') if isinstance(command, click.Group) else [above + name]\n"
+    program += "print(*names(top), sep='\\n')"
+    commands = set(python(program).splitlines())
+    assert len(commands) > 30
+    typed = [" ".join(re.findall(r"`(.*?)`", left)) for left, _ in rows]
+    in_table = {command for command in commands if re.search(rf"\b{command}\b", " ".join(typed))}
+    left_out = {*re.findall(r"`([a-z]+(?: [a-z]+)?)`", without)}
+    assert in_table & left_out == {"attach"}  # without a command it is a screen
+    unnamed = {one for one in commands - in_table - left_out if one.split()[0] not in left_out}
+    assert unnamed == set()
+    assert {one for one in left_out if not any(f"{command} ".startswith(f"{one} ") for command in commands)} == set()
+
+    named = " ".join(right for _, right in rows)
+    functions = {name for name in clusterctl.__all__ if inspect.isfunction(getattr(clusterctl, name))}
+    for name in functions - {"find", "submit_function"}:  # to look a run up; has a section of its own
+        assert re.search(rf"`{name}\b", named), name
+    for name in re.findall(r"`run\.(\w+)", named):
+        assert hasattr(clusterctl.Run, name), name
+    for name in re.findall(r"`(\w+)[`(]", named):
+        assert name in clusterctl.__all__, name
 
 
 _TRAIN = """error: python -m clusterctl.workloads.NAME is now python -m clusterctl.train NAME
@@ -109,7 +143,7 @@ run.statuss()
 clusterctl.submitt("cora")
 """
     )
-    cache = Path(__file__).resolve().parents[2] / ".mypy_cache" / "programs"
+    cache = ROOT / ".mypy_cache" / "programs"
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.partition(": error: ")[::2] for line in done.stdout.splitlines() if ": error: " in line]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.guide import GUIDES, matched
 from support.mistake import Desk
 from support.scenario import wait_until
 
@@ -19,11 +20,20 @@ import clusterctl
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+class Alike(doctest.OutputChecker):
+    """Compares outputs as the other guides do: ids, times and the like may differ."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        lines = want.replace("<BLANKLINE>", "").rstrip().splitlines()
+        return len(lines) == len(got.rstrip().splitlines()) and matched(lines, got) is not None
+
+
 @pytest.mark.long
 def test_every_line_of_the_guide_runs_with_the_output_shown(desk: Desk) -> None:
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     desk.set(CLUSTERCTL_CLUSTER=None)
-    failed, tried = doctest.testfile(str(DOCS / "guides" / "from-python.md"), module_relative=False, optionflags=flags)
+    page = GUIDES / "from-python.md"
+    lines = doctest.DocTestParser().get_doctest(page.read_text(), {}, page.name, str(page), 0)
+    failed, tried = doctest.DocTestRunner(Alike()).run(lines)
     out, _ = desk.capture.readouterr()
     assert failed == 0, out.decode()
     assert tried > 30

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from display.conftest import FINISHED, TRAINING, status
@@ -15,8 +16,7 @@ from support.made_runs import busy_files, ended, falling, write_sweep
 from support.mistake import Desk, check_plain
 
 import clusterctl
-from clusterctl.launcher.api.find import Runs
-from clusterctl.launcher.api.run import Run, waited
+from clusterctl.launcher.api.run import Run, Runs, waited
 from clusterctl.launcher.api.sweeps import Sweep
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.display import drawer
@@ -41,24 +41,30 @@ def busy(fabricate: Callable[..., RunDir]) -> Run:
     return Run(fabricate("cora-20260102-030405-00a1", busy_files()).path)
 
 
-def returned(function: object) -> type | None:
-    """The class of what a public function or method returns."""
-    found = inspect.unwrap(function)  # type: ignore[arg-type]
+def returned(function: object) -> object:
+    """The type of what a public function, method or property returns."""
+    found = inspect.unwrap(function.fget if isinstance(function, property) else function)  # type: ignore[arg-type]
     annotation = inspect.get_annotations(found).get("return")
-    hint = resolved(annotation, found.__module__) if annotation else None
-    return hint if isinstance(hint, type) else None
+    return resolved(annotation, found.__module__) if annotation else None
 
 
 def test_everything_that_the_api_returns_is_drawn() -> None:
     functions = [getattr(clusterctl, name) for name in clusterctl.__all__ if name != "runs"]
-    methods = [one for cls in (Run, Sweep) for one in vars(cls).values() if inspect.isfunction(one)]
+    members = [one for cls in (Run, Sweep) for name, one in vars(cls).items() if not name.startswith("_")]
+    methods = [one for one in members if inspect.isfunction(one)]
+    hints = [*map(returned, [*filter(inspect.isfunction, functions), *methods])]
     undrawn = {
         cls.__name__
-        for cls in map(returned, [*filter(inspect.isfunction, functions), *methods])
-        if cls is not None and not issubclass(cls, PLAIN)
+        for cls in hints
+        if isinstance(cls, type) and not issubclass(cls, PLAIN)
         if drawer.draw.dispatch(cls) is drawer.draw.dispatch(object) or not issubclass(cls, Shown)
     }
     assert undrawn <= {"Output", "dict", "list", "bool", "int", "Any"}  # of `result`: what a user's function returned
+    hints += [returned(one) for one in members if isinstance(one, property)]
+    of_drawn = {
+        str(hint) for hint in hints for one in get_args(hint) if isinstance(one, type) and issubclass(one, Shown)
+    }
+    assert (Runs in hints, of_drawn) == (True, set())  # a plain list of runs would not be a table
 
 
 def test_a_value_is_shown_as_the_command_line_shows_it(desk: Desk, fabricate: Callable[..., RunDir]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.guide import follow_here, matched
+from support.guide import GUIDES, commands, follow_here, matched, steps
 from support.ranks import CORA
 
 
@@ -36,6 +36,19 @@ def test_every_command_in_the_guide_works(
 ) -> None:
     here = {name: value or str(tmp_path) for name, value in variables.items()}
     assert follow_here(guide, tmp_path, update=update_golden, **here) >= commands
+
+
+def test_guides_show_whole_outputs() -> None:
+    """`...` is for writing a guide: `--update-golden` puts the output there."""
+    left_out = [
+        f"{page.name}: $ {command}"
+        for page in GUIDES.glob("*.md")
+        for language, block in steps(page.read_text())
+        if language == "console"
+        for command, expected, _ in commands(block)
+        if any("..." in line.replace("[...]", "") for line in expected)
+    ]
+    assert left_out == []
 
 
 PRINTED = """\

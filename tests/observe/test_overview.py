@@ -9,6 +9,7 @@ import pytest
 from support.made_runs import busy_files
 
 from clusterctl.launcher.observe import overview as overview_module
+from clusterctl.launcher.observe import runs
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.runs import is_written
@@ -51,11 +52,17 @@ def test_the_newest_run_is_read_in_detail_unless_another_one_is_selected(fabrica
     assert [status.record.run for status in overview.look().statuses] == [second, first]
 
 
-def test_runs_that_are_too_old_to_be_read_are_counted(fabricate, asked) -> None:
+def test_runs_that_are_too_old_to_be_read_are_counted_without_looking_at_them(fabricate, asked, monkeypatch) -> None:
     for number in range(5):
         run = fabricate(f"cora-20260101-00000{number}-0000", ENDED)
     overview = Overview(run.path.parent, count=2, slurm_of=lambda cluster: asked)
+    looked_at = []
+    is_written = runs.is_written
+    monkeypatch.setattr(runs, "is_written", lambda folder, name: looked_at.append(name) or is_written(folder, name))
     assert overview.look().older == 3
+    assert looked_at == ["cora-20260101-000004-0000", "cora-20260101-000003-0000"]
+    (run.path.parent / "cora-20260102-000000-0000").mkdir()  # not written yet
+    assert Overview(run.path.parent, count=9, slurm_of=lambda cluster: asked).look().older == 0
     named = Overview(run.path.parent, count=2, runs=(run,), slurm_of=lambda cluster: asked)
     assert named.look().older == 0
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = ROOT / "docs" / "guides"
 
 
 def steps(text: str) -> list[tuple[str, str]]:
@@ -38,13 +39,13 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 _TIME = r"\b(?:\d+(?:\.\d+)? ?(?:ms|min|m|s|h|d))+\b"  # also 1m52s
 _VARYING = {
     "run": r"\d{8}-\d{6}-[0-9a-f]{4}",
-    "port": r"\b\d{5}:127\.0\.0\.1:\d{5}\b|(?<=127\.0\.0\.1:)\d{5}\b",  # a free one
+    "port": r"\b\d{5}:127\.0\.0\.1:\d{5}\b|(?<=127\.0\.0\.1:)\d{5}\b|(?<=\bport )\d{4,5}\b",  # a free one
     "token": r"(?<=[?]token=)[\w-]+",
     "clock": r"(?:\b\d{4}-\d\d-\d\d[ T]|\b)\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
     "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
     "job": r"(?<=\bJob )\d+\b",
     "duration": rf"{_TIME}(?: {_TIME})*",
-    "size": r"\b\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
+    "size": r"\b(?:\d+/)?\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
     "percent": r"\b\d+(?:\.\d+)?%",
     "many": r"\b\d{1,3}(?:,\d{3})+\b",
     "number": r"(?<![\d.])\b\d+\.\d+\b(?!\.\d)",
@@ -113,9 +114,6 @@ def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
     return is_alike
 
 
-MOST_LEFT_OUT = 8  # lines: a `...` for more of them remains, such as for a batch script
-
-
 def with_real_output(expected: list[str], found: list[str], output: str) -> list[str]:
     """`expected` with each line that has `...` in it replaced by what was printed there."""
     printed, real, filled, place = by_rank(output.splitlines()), iter(found), list[str](), 0
@@ -127,8 +125,7 @@ def with_real_output(expected: list[str], found: list[str], output: str) -> list
             continue
         following = sum(one.strip() != "..." for one in expected[:number])
         end = printed.index(found[following], place) if following < len(found) else len(printed)
-        is_short = end - place <= MOST_LEFT_OUT
-        filled += [one.rstrip() for one in printed[place:end]] if is_short else [line]
+        filled += [one.rstrip() for one in printed[place:end]]
     return filled
 
 
@@ -145,8 +142,8 @@ def follow(
 
     A file's path is in the first line of its block, or in the one after `#!`; `sh` and `dockerfile` blocks are only for
     reading. With `update`, real output replaces the lines of the guide that have `...`; it shows /home/me for `home`,
-    /shared/me/venv for this environment, and login1 for this machine. `page` is the file to update where `guide` is a
-    part of its text.
+    /home/me/clusterctl for this checkout, /shared/me/venv for its environment, and login1 for this machine. `page` is
+    the file to update where `guide` is a part of its text.
     """
     page = guide if isinstance(guide, Path) else page
     text = guide.read_text() if isinstance(guide, Path) else guide
@@ -176,6 +173,7 @@ def follow(
             output = ran.stdout + ran.stderr
             output = output.replace(str(home), "/home/me") if home else output
             output = output.replace(str(Path(sys.executable).parent), "/shared/me/venv/bin")
+            output = output.replace(str(ROOT), "/home/me/clusterctl")
             output = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "login1", output)
             assert ran.returncode == code, f"$ {command}\n{output}"
             found = matched(expected, output)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.run import Run, Runs
 from clusterctl.launcher.config import chosen_runs_folder
-from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
 from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.runs import find_run, newest_first
@@ -46,10 +45,6 @@ STATE_GROUPS = {
     "alive": frozenset(State) - ENDED,
     "running": frozenset(State) - ENDED - {State.QUEUED},
 }
-
-
-class Runs(Shown, list[Run]):
-    """Runs, shown as a table."""
 
 
 @operation()

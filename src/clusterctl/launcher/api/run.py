@@ -369,3 +369,7 @@ class Run(Shown):
         if status.state is not State.QUEUED or status.job_id is None:
             raise UsageError(f"{self.id} is not waiting to start: {status.state}", f"clusterctl status {self.id}")
         Slurm.of(status.record.cluster).release([status.job_id])
+
+
+class Runs(Shown, list[Run]):
+    """Runs, shown as a table."""

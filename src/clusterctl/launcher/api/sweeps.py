@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Run, waited
+from clusterctl.launcher.api.run import Run, Runs, waited
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.observe.runs import name_by_job
@@ -61,9 +61,9 @@ class Sweep(Shown):
 
     @property
     @operation()
-    def runs(self) -> list[Run]:
+    def runs(self) -> Runs:
         """The runs, by index. Raises ConfigError for a damaged sweep."""
-        return [Run(run.path) for run in read_sweep(self.directory).runs]
+        return Runs(Run(run.path) for run in read_sweep(self.directory).runs)
 
     @property
     @operation()

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.text import Text
 
 from clusterctl.launcher.api.clean import CleanUp
-from clusterctl.launcher.api.find import Runs
 from clusterctl.launcher.api.images import Images
 from clusterctl.launcher.api.init import FirstFiles
 from clusterctl.launcher.api.jobs import Jobs
 from clusterctl.launcher.api.logs import Lines, Reading
 from clusterctl.launcher.api.notify import Notified
-from clusterctl.launcher.api.run import MetricRecords, Run
+from clusterctl.launcher.api.run import MetricRecords, Run, Runs
 from clusterctl.launcher.api.settings import values
 from clusterctl.launcher.api.several_clusters import Offers
 from clusterctl.launcher.api.submitting.submit import DryRun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,15 +10,14 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import MOST_LOGS, Logs, Selection, collapsed
-from clusterctl.launcher.observe.runs import MOST_COUNTED, is_written, newest_ids
+from clusterctl.launcher.observe.runs import newest_and_total
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.timeline import TimelineEvent
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from clusterctl.launcher.observe.attempt import HostRecord
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Snapshot
     from clusterctl.shared.errors import ConfigError, SlurmError
+    from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
 _LINES = 300  # of the log to keep
@@ -56,7 +55,7 @@ class Scene:
     problems: tuple[ConfigError | SlurmError, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
-    older: int = 0  # runs that were not read, up to `MOST_COUNTED`
+    older: int = 0  # runs that were not read
 
 
 @dataclass
@@ -71,12 +70,10 @@ class Overview:
     _ended: dict[RunDir, tuple[Stamp, Status]] = field(default_factory=dict, init=False)
     _snapshots: dict[tuple[str, str | None], Snapshot] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
-    _written: set[str] = field(default_factory=set, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
         """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
-        written = self.runs or tuple(itertools.islice(self._newest_first(), max(self.count, MOST_COUNTED)))
-        runs = self.runs or written[: self.count]
+        runs, total = (self.runs, len(self.runs)) if self.runs else newest_and_total(self.folder, self.count)
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = statuses_of([run for run in runs if run not in kept], self.slurm_of, self.clock)
@@ -99,14 +96,7 @@ class Overview:
                 self._closely = _Closely(chosen.record)
             closely = self._closely.look(chosen)
         snapshots = tuple(self._snapshots.values())
-        return Scene(found.as_of, statuses, closely, found.problems, snapshots, older=len(written) - len(runs))
-
-    def _newest_first(self) -> Iterator[RunDir]:
-        """The runs that are written. Each is asked for once: a listing shows those that were removed since."""
-        for run in newest_ids(self.folder):
-            if run in self._written or is_written(self.folder, run):
-                self._written.add(run)
-                yield RunDir(self.folder / run)
+        return Scene(found.as_of, statuses, closely, found.problems, snapshots, older=total - len(runs))
 
 
 class _Closely:

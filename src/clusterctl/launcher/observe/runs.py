@@ -20,13 +20,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STAMP = "%Y%m%d-%H%M%S"
-MOST_COUNTED = 1000  # runs that a view looks for only to say how many there are
+MOST_COUNTED = 1000  # runs that a view reads only to say how many of them match
 _ZONES_SECONDS = 26 * 3600  # between the local times of two places
 
 
 def newest_first(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[RunDir]:
     """The runs in `folder`, like `newest_ids`, without runs that are not written yet."""
-    ids = newest_ids(folder, takes, since)
+    return _written(folder, newest_ids(folder, takes, since))
+
+
+def newest_and_total(folder: Path, count: int) -> tuple[tuple[RunDir, ...], int]:
+    """The newest `count` runs in `folder`, and how many there are, from one listing.
+
+    The others are not looked at: runs that are not written yet, or private to another user, count among them.
+    """
+    ids = run_ids(folder)
+    runs = tuple(itertools.islice(_written(folder, _in_order(folder, ids)), count))
+    return runs, len(ids) if len(runs) == count else len(runs)
+
+
+def _written(folder: Path, ids: Iterable[str]) -> Iterator[RunDir]:
     return (RunDir(folder / run) for run in ids if is_written(folder, run))
 
 
@@ -39,6 +52,11 @@ def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float |
     if since is not None:
         earliest = time.strftime(_STAMP, time.localtime(since - _ZONES_SECONDS))
         ids = itertools.takewhile(lambda run: stamp(run) >= earliest, ids)
+    return _in_order(folder, ids)
+
+
+def _in_order(folder: Path, ids: Iterable[str]) -> Iterator[str]:
+    """The sorted `ids`, with those of the same second sorted by their time of writing."""
     for _, group in itertools.groupby(ids, key=stamp):
         same_second = [*group]
         if len(same_second) > 1:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.run import Run, Runs
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
 from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
 from clusterctl.launcher.api.submitting.submit import (
@@ -135,7 +135,7 @@ def submit_stages(
     after_start: Named = (),
     large_code: bool = False,
     progress: ProgressListener = SILENT,
-) -> list[Run]:
+) -> Runs:
     """Submit all stages of `job` and return their runs, in the order of the file.
 
     The arguments are those of `submit`; `after` and the like apply to stages that wait for no other stage. Everything
@@ -186,7 +186,7 @@ def submit_stages(
     if not hold:
         slurm.release([job_id for submission in sent if submission.hold for job_id in submission.jobs])
     runs = [submission.runs[0] for submission in sent]
-    return [_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True)]
+    return Runs(_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True))
 
 
 @_to_the_first

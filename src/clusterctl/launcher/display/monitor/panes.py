@@ -32,7 +32,6 @@ from clusterctl.launcher.display.plain import (
     share,
 )
 from clusterctl.launcher.display.runs_table import note, state_style
-from clusterctl.launcher.observe.runs import MOST_COUNTED
 from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
@@ -151,8 +150,7 @@ def headline(view: MonitorView, width: int) -> Text:
     alive = sum(not status.state.ended for status in scene.statuses)
     runs = f"{plural(len(scene.statuses), 'run')}, {alive} alive"
     if scene.older:
-        total = len(scene.statuses) + scene.older
-        runs = f"newest {len(scene.statuses)} of {total:,}{'+' * (total >= MOST_COUNTED)} runs: {alive} alive"
+        runs = f"newest {len(scene.statuses)} of {len(scene.statuses) + scene.older:,} runs: {alive} alive"
     line = Text.assemble((" clusterctl ", "bold reverse"), f" {runs}")
     for words in in_words(scene, view.choice):
         line.append(f"  {plain(words)}", "yellow")
