@@ -36,7 +36,8 @@ def test_two_ranks_train_and_report_the_best_possible_score(tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_the_planted_tastes_are_learned_with_and_without_accelerations(tmp_path: Path, seed: int) -> None:
-    train = TaobaoTrain(generated=0.001, epochs=10, batch_size=512, lr=3e-3, evaluate_every=0, seed=seed)
+    # With lr = 3e-3, whether seed 0 ends at an AUC of 0.87 or 0.93 depends on the rounding of a product.
+    train = TaobaoTrain(generated=0.001, epochs=10, batch_size=512, lr=2e-3, evaluate_every=0, seed=seed)
     accelerations: list[dict[str, Any]] = [{}, {"precision": "bfloat16"}, {"row_optimizer": "touched-rows"}]
     scores = []
     for chosen in accelerations:
