@@ -68,8 +68,9 @@ def check_seed_edges(data: Any, edge_label_index: Any, label: Tensor | None, tim
     """The same for the seed edges of a link loader, their labels and times."""
     edge_type, ends = get_edge_label_index(data, edge_label_index)
     ends = ends if isinstance(ends, Tensor) else torch.stack([*ends])
-    kinds: Any = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
-    check_edge_index(ends, *(_number_of_nodes(data, kind) for kind in kinds), "edge_label_index")
+    source, target = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
+    counts = _number_of_nodes(data, source), _number_of_nodes(data, target)
+    check_edge_index(ends, *counts, "edge_label_index")
     for values, name in ((label, "edge_label"), (time, "edge_label_time")):
         _check_values(values, ends.size(1), name, "edge_label_index")
     check_times(time, "edge_label_time")
@@ -77,7 +78,8 @@ def check_seed_edges(data: Any, edge_label_index: Any, label: Tensor | None, tim
 
 def check_times(values: Tensor | Mapping[Any, Tensor] | None, what: str) -> None:
     """Raise ValueError if there are NaNs."""
-    for name, own in values.items() if isinstance(values, dict) else [("", values)]:
+    by_type: Mapping[Any, Any] = values if isinstance(values, dict) else {"": values}
+    for name, own in by_type.items():
         missing = int(own.isnan().sum()) if isinstance(own, Tensor) and own.is_floating_point() else 0
         if missing:
             raise ValueError(f"{name}{': ' * bool(name)}{what} is NaN in {missing} of {len(own)} rows")
@@ -90,6 +92,9 @@ def _check_values(values: Any, wanted: int, what: str, of: str) -> None:
 
 def _number_of_nodes(data: Any, kind: str | None) -> int | None:
     """None if it is unknown: stores of the user's may have to ask another machine."""
+    found: int | None = None
     if isinstance(data, Data):
-        return data.num_nodes
-    return data[kind].num_nodes if isinstance(data, HeteroData) else None
+        found = data.num_nodes
+    elif isinstance(data, HeteroData):
+        found = data[kind].num_nodes
+    return found
