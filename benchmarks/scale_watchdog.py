@@ -68,7 +68,7 @@ import os, signal, sys
 node = int(os.environ["SLURM_NODEID"])
 {ODD}
 from clusterctl.shared.node import node_link
-from clusterctl.shared.node.node_link import Answers, register_dump, stacks_text
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.record.heartbeats import Pulse
 from clusterctl.shared.record.layout import current_attempt

@@ -69,7 +69,7 @@ READERS = {
     "launcher/remote/install.py": OURS,
     "launcher/remote/package.py": f"{SHIPPED} and of its dependencies",
     "launcher/remote/ssh.py": "the terminal, and a lock in a folder of ours",
-    "shared/node/node_link.py": "a pipe of NCCL in the attempt, never waited for",
+    "shared/node/answers.py": "a pipe of NCCL in the attempt, never waited for",
     "shared/node/entry.py": "the connection to the node's writer",
     "shared/record/files.py": f"{KERNEL}; the way itself",
     "shared/record/heartbeats.py": WRITES,

@@ -209,7 +209,7 @@ def _heart() -> Heart:
     heart, attempt = Heart(), current_attempt()
     heart.enter(State.TRAINING)
     if attempt is not None and (place := _task_of_this()) is not None:
-        from clusterctl.shared.node.node_link import beating  # late: not needed by a program that logs no steps
+        from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
 
         beating(heart, attempt, place)
     return heart

@@ -30,7 +30,7 @@ from clusterctl.shared.spec import Watchdog
 # A rank without a program: it executes each line of its stdin and prints "done".
 RANK = """
 import sys
-from clusterctl.shared.node.node_link import Answers, register_dump, stacks_text
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.record.heartbeats import Beat, Pulse
 from clusterctl.shared.record.layout import current_attempt

@@ -15,9 +15,10 @@ from signal import SIGTERM
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
 from clusterctl.shared.node.events import Context, Events
 from clusterctl.shared.node.leftovers import end_own
-from clusterctl.shared.node.node_link import Answers, NodeLink, register_dump, stacks_text
+from clusterctl.shared.node.node_link import NodeLink
 from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, LeftForNow, StopRequest
 from clusterctl.shared.record.checkpoints import SuccessorWatch, newer_attempt
 from clusterctl.shared.record.files import lateness, read_json

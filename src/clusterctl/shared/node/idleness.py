@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.shared.node.node_link import DUMP_SIGNAL
+from clusterctl.shared.node.answers import DUMP_SIGNAL
 from clusterctl.shared.node.processes import ProcessTree, Used, has_signal
 
 if TYPE_CHECKING:

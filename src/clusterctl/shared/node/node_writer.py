@@ -23,15 +23,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from clusterctl.shared.node.node_link import (
-    DUMP_SIGNAL,
-    LONGEST_MESSAGE,
-    LONGEST_STACKS,
-    address,
-    ignore_signals,
-    peer,
-    post,
-)
+from clusterctl.shared.node.answers import DUMP_SIGNAL, LONGEST_STACKS
+from clusterctl.shared.node.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
 from clusterctl.shared.node.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
 from clusterctl.shared.record.checkpoints import SuccessorWatch
 from clusterctl.shared.record.fields import Fields

@@ -254,7 +254,7 @@ _READERS: dict[str, Callable[[Fields, str], object]] = {
 _NEVER_NULL = ("time", "phase", "since", "step", "pid", "host")
 
 
-# When a rank is stuck, and what to do about it. `node_watch` observes; `node_link` is each rank's part.
+# When a rank is stuck, and what to do about it. `node_watch` observes; `answers` is each rank's part.
 
 EXIT_HUNG = 70
 IDLE, IDLE_GPUS = "idle", "idle-gpus"  # reasons for an alarm besides those of `node_watch.suspects`
