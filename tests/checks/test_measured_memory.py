@@ -133,9 +133,9 @@ def write_sizes(root: Path, nodes: int, edges: int, features: int) -> Path:
     return root
 
 
-# (data, nodes x tasks, MiB) of runs that are further away. The formula gives too much for three: on two cores, the ranks
-# do not all need most at the same time. It gives too little for two that had hundreds of slow steps: the heap may grow by
-# a quarter of the process and 32 MiB before it is given back (engine/task/heap.py), and the formula counts less.
+# (data, nodes x tasks, MiB) of runs that are further away. The formula gives too much for three: on two cores, the
+# ranks do not all need most at the same time. It gives too little for two that had hundreds of slow steps: the heap may
+# grow by a quarter of the process and 32 MiB before it is given back (engine/task/heap.py); the formula counts less.
 FURTHER = {
     ("r02", "1x4", 739): 0.45,
     ("5e-5", "1x2", 1404): 0.4,
