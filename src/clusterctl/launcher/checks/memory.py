@@ -322,7 +322,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
         rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
         products = [_products(taken, out, options.heads) for taken in of_edges.values()]
-        step += (4 * rows * out + sum(kept for kept, _ in products)) * weight
+        step += (4 * rows * out + sum(held for held, _ in products)) * weight
         beside = max(beside, *(more * weight for _, more in products))
     parameters = 0
     for layer in range(layers):

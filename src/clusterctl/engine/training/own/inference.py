@@ -128,8 +128,8 @@ class OwnInference:
                 like = model.send(number, piece(slice(0, 0)))
                 sent = shared_rows(sending, like, self._graph.num_nodes, self._task)
                 pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)
-                parts = (model.receive(number, edges, sent, piece(part)) for part, edges in pieces)
-                rows = own_rows(parts, len(nodes), None)
+                received = (model.receive(number, edges, sent, piece(part)) for part, edges in pieces)
+                rows = own_rows(received, len(nodes), None)
                 piece = rows.__getitem__
             return finish(rows) if finish else rows
         for number in range(self._depth):
