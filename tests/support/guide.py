@@ -78,15 +78,16 @@ def matched(expected: list[str], output: str) -> list[str] | None:
     found: list[str] = []
     lines = iter(by_rank(output.splitlines()))
     for place, line in enumerate(wanted):
-        alike = _alike(line, first=place == 0, last=place == len(wanted) - 1)
-        actual = next((one for one in lines if alike(one)), None)
+        is_alike = alike(line, first=place == 0, last=place == len(wanted) - 1)
+        actual = next((one for one in lines if is_alike(one)), None)
         if actual is None:
             return None
         found.append(actual)
     return found
 
 
-def _alike(line: str, *, first: bool, last: bool) -> Callable[[str], bool]:
+def alike(line: str, *, first: bool = False, last: bool = False) -> Callable[[str], bool]:
+    """Whether another line is this one, apart from what varies. The `first` and `last` may have more around them."""
     numbers: list[float] = []
 
     def general(part: str, *, cut: bool) -> str:
