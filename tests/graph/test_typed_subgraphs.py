@@ -15,9 +15,10 @@ from torch import Tensor
 
 from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.blocks import Adjacency
+from clusterctl.engine.graph.neighbors import Draw
 from clusterctl.engine.graph.pyg import relation as pyg_relation
 from clusterctl.engine.graph.storage import LabelledHeteroGraph
-from clusterctl.engine.graph.typed_subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
+from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
 
 
 def rows_at(graph: LabelledHeteroGraph, rows: Tensor) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def test_compiled_loops_see_and_draw_the_same_edges(
     ids = torch.randint(6 * 12, (40,), generator=made)
     ids[7] = ids[3]
     keys = torch.randint(-(2**63), 2**63 - 1, (6,), generator=made)
-    draw = pyg_relation.Draw(count, -5, again)
+    draw = Draw(count, -5, again)
     arguments = edges, times, ids, latest, keys, (20, 12), draw
     for one, other in zip(
         pyg_relation.seen(*arguments, last=last),

@@ -17,6 +17,7 @@ one window as diverse as all neighbours.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.engine.graph.blocks import Adjacency
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a hop samples one relation: `count` edges per node (-1: all), keyed by `key` and each node's counter."""
+
+    count: int
+    key: int
+    replace: bool
 
 
 def sample_neighbors(

@@ -16,7 +16,7 @@ from clusterctl.engine.graph.neighbors import sizes
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.blocks import Adjacency
-    from clusterctl.engine.graph.pyg.relation import Draw
+    from clusterctl.engine.graph.neighbors import Draw
 
 _U = np.uint64
 _S32 = _U(32)

@@ -19,7 +19,8 @@ from torch_geometric.sampler.utils import to_hetero_csc
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, stream
-from clusterctl.engine.graph.pyg.relation import Draw, Relation, kernels, sample_edges, sample_weighted
+from clusterctl.engine.graph.neighbors import Draw
+from clusterctl.engine.graph.pyg.relation import Relation, kernels, sample_edges, sample_weighted
 from clusterctl.engine.graph.pyg.sampler import examples_of
 from clusterctl.engine.graph.pyg.walk import Edges, TypedGraph
 

@@ -19,9 +19,9 @@ from torch_geometric.loader.neighbor_sampler import Adj, EdgeIndex
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, draws, stream
-from clusterctl.engine.graph.neighbors import choose, take
+from clusterctl.engine.graph.neighbors import Draw, choose, take
 from clusterctl.engine.graph.pyg.adjacency import by_target
-from clusterctl.engine.graph.pyg.relation import Draw, kernels, sample_edges
+from clusterctl.engine.graph.pyg.relation import kernels, sample_edges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import draws, grid, shift_right
-from clusterctl.engine.graph.neighbors import sample_ranges, take
+from clusterctl.engine.graph.neighbors import Draw, sample_ranges, take
 from clusterctl.engine.graph.sampling import WORTH_COMPILING
 
 if TYPE_CHECKING:
@@ -75,15 +75,6 @@ def kernels(edges: int) -> Kernels:
             compiled.seen_compiled,
         )
     return Kernels(sample_ranges, end_by_time, first, Numbering, seen)
-
-
-@dataclass(frozen=True)
-class Draw:
-    """How a hop samples one relation: `count` edges per node (-1: all), keyed by `key` and each node's counter."""
-
-    count: int
-    key: int
-    replace: bool
 
 
 def sample_edges(

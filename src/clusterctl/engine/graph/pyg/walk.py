@@ -15,8 +15,8 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.graph.neighbors import take
-from clusterctl.engine.graph.pyg.relation import Draw, sample_edges
+from clusterctl.engine.graph.neighbors import Draw, take
+from clusterctl.engine.graph.pyg.relation import sample_edges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
