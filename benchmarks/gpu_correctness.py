@@ -32,10 +32,9 @@ from clusterctl.engine.task.worker import Worker
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import CapturedStep, prefetched
-from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification, OwnGraphClassification
 from clusterctl.engine.training.objectives.link import Interactions, LinkPrediction
 from clusterctl.engine.training.objectives.node import NodeClassification
-from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification

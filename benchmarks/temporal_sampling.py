@@ -20,7 +20,7 @@ from torch_geometric.data import HeteroData
 from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.pyg import relation
-from clusterctl.engine.graph.typed_subgraphs import TypedSampler
+from clusterctl.engine.graph.subgraphs import TypedSampler
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import LabelledHeteroGraph

@@ -183,8 +183,7 @@ def test_the_numbers_of_a_pyg_model_are_those_that_it_holds(
 ) -> None:
     from clusterctl.engine.graph.features.sources import FeaturesInMemory
     from clusterctl.engine.training.own.pyg_inference import OneType, need_of
-    from clusterctl.engine.training.own.pyg_library import of_pyg
-    from clusterctl.engine.training.own.pyg_model import PygModel
+    from clusterctl.engine.training.own.pyg_model import PygModel, of_pyg
 
     graph = random_graph(features, classes)
     own = PygModel(of_pyg(model, graph, layers, {"hidden_channels": hidden}).train(trains), model, classes)

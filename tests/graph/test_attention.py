@@ -12,7 +12,8 @@ from torch_geometric.nn import GATv2Conv
 
 from clusterctl.engine.graph import attention
 from clusterctl.engine.graph.attention import GatConv
-from clusterctl.engine.graph.hops import Hop, Neighborhoods, sampled_hops, whole_neighborhoods
+from clusterctl.engine.graph.blocks import Neighborhoods
+from clusterctl.engine.graph.hops import Hop, sampled_hops, whole_neighborhoods
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph
 

@@ -9,7 +9,7 @@ import torch
 from support.ranks import run_program
 from torch import Tensor
 
-from clusterctl.engine.graph.features.hidden import own_rows
+from clusterctl.engine.graph.inference import own_rows
 from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """

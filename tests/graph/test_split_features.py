@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.engine.graph.features.split import Layout
+from clusterctl.engine.graph.features.placement import Layout
 
 nodes_of_ranks = st.lists(st.integers(0, 5), min_size=1, max_size=12).map(tuple)
 

@@ -18,7 +18,7 @@ from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.neighbors import Draw
 from clusterctl.engine.graph.pyg import relation as pyg_relation
 from clusterctl.engine.graph.storage import LabelledHeteroGraph
-from clusterctl.engine.graph.typed_subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
+from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
 
 
 def rows_at(graph: LabelledHeteroGraph, rows: Tensor) -> dict[str, Any]:

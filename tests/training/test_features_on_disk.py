@@ -13,8 +13,7 @@ import pytest
 import torch
 from support.made_graphs import random_academy
 
-from clusterctl.engine.graph import storage
-from clusterctl.engine.graph.features import hidden
+from clusterctl.engine.graph import inference, storage
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
@@ -97,7 +96,7 @@ def test_evaluation_keeps_no_rows_of_all_nodes_in_memory(
         return create(size, folder)
 
     monkeypatch.setattr(storage, "_nameless_file", noted)
-    monkeypatch.setattr(hidden, "shared_table", None)
+    monkeypatch.setattr(inference, "shared_table", None)
     train = replace(TRAIN, fan_out=(2,) * depth)
     disk = NodeClassification(graph, train, lone_task, CACHE)
     disk.evaluate(("val",))

@@ -29,10 +29,9 @@ from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import prefetched
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives import node as node_objective
-from clusterctl.engine.training.objectives.graph import GraphClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification, OwnGraphClassification
 from clusterctl.engine.training.objectives.link import LinkPrediction
 from clusterctl.engine.training.objectives.node import NodeClassification
-from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
 from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.objectives.relation import RelationNodeClassification

@@ -26,7 +26,7 @@ from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
 from clusterctl.engine.training.objectives import graph as graph_objective
-from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+from clusterctl.engine.training.objectives.graph import OwnGraphClassification
 from clusterctl.engine.workloads.graph_classification import recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.pyg import dropout
@@ -46,7 +46,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, GraphClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+from clusterctl.engine.training.objectives.graph import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
 from support.ranks import Losses

@@ -24,7 +24,7 @@ from torch_geometric.transforms import RandomLinkSplit
 from torch_geometric.utils import to_undirected
 
 from clusterctl.engine.data.own_links import link_graph
-from clusterctl.engine.graph.features import hidden
+from clusterctl.engine.graph import inference
 from clusterctl.engine.graph.links import LinkGraph, ends, has_edge
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
@@ -284,7 +284,7 @@ def test_with_features_on_disk_embeddings_are_there_too(
     train = replace(TRAIN, model=f"users:{model}")
     memory = OwnLinkPrediction(graph, train, lone_task).evaluate(["val", "test"])
     disk = OwnLinkPrediction(load(LinkGraph, tmp_path / "graph.pt"), train, lone_task, 300)
-    monkeypatch.setattr(hidden, "shared_table", None)
+    monkeypatch.setattr(inference, "shared_table", None)
     monkeypatch.setattr("clusterctl.engine.training.objectives.own_link._PAIRS_AT_ONCE", 7)
     assert disk.evaluate(["val", "test"]) == memory
 

@@ -17,7 +17,7 @@ from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
-from clusterctl.engine.training.own.sampler import OwnSampler
+from clusterctl.engine.training.own.function import OwnSampler
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.spec import Job, NodeClassificationTrain
 

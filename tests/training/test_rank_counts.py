@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from clusterctl.engine.graph.subgraphs import Clusters
 from clusterctl.engine.graph.inference import infer
-from clusterctl.engine.graph.features.split import SplitFeatures
+from clusterctl.engine.graph.features.placement import SplitFeatures
 from clusterctl.engine.graph.storage import Graph, shared
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt

@@ -227,7 +227,7 @@ LINKS_AND_GRAPHS = """
     from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
     from clusterctl.engine.data.graph_sets import collection_of
     from clusterctl.engine.data.own_links import link_graph, typed_link_graph
-    from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+    from clusterctl.engine.training.objectives.graph import OwnGraphClassification
     from clusterctl.engine.training.objectives.own_link import OwnLinkPrediction
     from clusterctl.engine.training.objectives.typed_link import TypedLinkPrediction
     shop = typed_link_graph(split_shop(), "load")

@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from clusterctl.engine.data.own_relations import relations_of
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
-from clusterctl.engine.graph.typed_subgraphs import TypedSampler
+from clusterctl.engine.graph.subgraphs import TypedSampler
 from clusterctl.engine.workloads.node_classification import graph_or_relations
 from clusterctl.shared.errors import TaskError
 

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import Linear, row_bounds
+from clusterctl.engine.graph.blocks import Linear, Neighborhoods, row_bounds
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
-from clusterctl.engine.graph.hops import Neighborhoods
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One hop of a sampled neighbourhood: a bipartite piece of the graph from source rows to target nodes.
+"""One hop of a sampled neighbourhood: a bipartite piece of the graph from source rows to target nodes, or its edges.
 
 Also how ranks divide the work on a whole graph (`own_slice`, `slices`), how tensors reach a GPU (`moved`), and matrix
 products of rows for cases in which torch picks the slower library (`linear`).
@@ -211,6 +211,48 @@ class Block:
         return F.embedding_bag(
             self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
+
+    The targets themselves are the rows `own` of that table.
+    """
+
+    columns: Tensor  # int32 [edges]
+    offsets: Tensor  # int32 [targets + 1]
+    own: Tensor  # int64 [targets]
+    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
+
+    def targets(self) -> Tensor:
+        """int64 [edges]: the target of each edge."""
+        return rows_of(self.offsets, self.columns.numel())
+
+    def with_self_loops(self) -> Neighborhoods:
+        """A copy in which each target has exactly one edge to itself, after its other edges."""
+        targets = self.targets()
+        is_kept = self.columns != self.own.index_select(0, targets)
+        if self.edge_mask is not None:
+            return self._with_loops_behind(targets, is_kept & self.edge_mask)
+        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
+        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
+        offsets = before.index_select(0, self.offsets.to(torch.int64))
+        offsets += torch.arange(offsets.numel(), device=offsets.device)
+        columns = self.columns.new_empty(int(offsets[-1]))
+        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
+        columns[offsets[1:] - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
+
+    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
+        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
+        edges, loops = self.columns.numel(), self.own.numel()
+        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
+        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
+        places = torch.arange(edges, device=targets.device) + targets
+        columns[places], edge_mask[places] = self.columns, is_kept
+        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clusterctl.engine.graph.blocks import Adjacency
-    from clusterctl.engine.graph.hops import Neighborhoods
+    from clusterctl.engine.graph.blocks import Adjacency, Neighborhoods
 
 
 _U = np.uint64

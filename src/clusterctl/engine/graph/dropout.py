@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clusterctl.engine.graph.hops import Hop
-    from clusterctl.engine.graph.subgraphs import Subgraph
-    from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
+    from clusterctl.engine.graph.subgraphs import Subgraph, TypedSubgraph
 
 _IN_A_HOP = 1 << 20  # separates these masks from those of `Hop.dropout`, whose numbers are small
 _IN_EDGE_UPDATE = ("GATConv", "GATv2Conv")  # PyG's layers that end `edge_update` with dropout of what it returns

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from clusterctl.engine.graph.features.hidden import shared_rows
 from clusterctl.engine.graph.features.sources import FeaturesInMemory
 from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.graph.inference import shared_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

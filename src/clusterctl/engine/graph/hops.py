@@ -1,4 +1,4 @@
-"""The edges of one layer by target, and a `Hop` as a user's model sees them: in the format of PyG's layers.
+"""A `Hop` is the edges of one layer as a user's model sees them: in the format of PyG's layers.
 
 A `TypedHop` is one layer's input on several types of nodes and edges, as a user's model with `layer(i, hop, x)` sees
 it. In training a hop comes from a sample; in evaluation it holds all edges into some nodes, of one type if there are
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import edge_ranges, rows_of, slices
+from clusterctl.engine.graph.blocks import Neighborhoods, edge_ranges, rows_of, slices
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.engine.graph.neighbors import renumbered
 
@@ -24,48 +24,6 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.blocks import Adjacency, Block
     from clusterctl.engine.graph.storage import EdgeType, HeteroGraph
-
-
-@dataclass(frozen=True)
-class Neighborhoods:
-    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
-
-    The targets themselves are the rows `own` of that table.
-    """
-
-    columns: Tensor  # int32 [edges]
-    offsets: Tensor  # int32 [targets + 1]
-    own: Tensor  # int64 [targets]
-    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
-
-    def targets(self) -> Tensor:
-        """int64 [edges]: the target of each edge."""
-        return rows_of(self.offsets, self.columns.numel())
-
-    def with_self_loops(self) -> Neighborhoods:
-        """A copy in which each target has exactly one edge to itself, after its other edges."""
-        targets = self.targets()
-        is_kept = self.columns != self.own.index_select(0, targets)
-        if self.edge_mask is not None:
-            return self._with_loops_behind(targets, is_kept & self.edge_mask)
-        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
-        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
-        offsets = before.index_select(0, self.offsets.to(torch.int64))
-        offsets += torch.arange(offsets.numel(), device=offsets.device)
-        columns = self.columns.new_empty(int(offsets[-1]))
-        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
-        columns[offsets[1:] - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
-
-    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
-        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
-        edges, loops = self.columns.numel(), self.own.numel()
-        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
-        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
-        places = torch.arange(edges, device=targets.device) + targets
-        columns[places], edge_mask[places] = self.columns, is_kept
-        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 @dataclass(frozen=True)

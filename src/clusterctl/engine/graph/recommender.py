@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import Linear, linear, own_slice
 from clusterctl.engine.graph.convolutions import SageConv
-from clusterctl.engine.graph.features.hidden import shared_rows
-from clusterctl.engine.graph.inference import blocks
+from clusterctl.engine.graph.inference import blocks, shared_rows
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.blocks import Block

@@ -219,7 +219,7 @@ class StaticBlock(Block):
 
 
 class StaticSampler:
-    """Like `sampling.NeighborSampler`, but a fan-out cannot be -1."""
+    """Like `NeighborSampler`, but a fan-out cannot be -1."""
 
     def __init__(
         self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False

@@ -21,8 +21,7 @@ from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.checkpoint import Checkpoints
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.objectives.graph import GraphClassification
-from clusterctl.engine.training.objectives.own_graph import OwnGraphClassification
+from clusterctl.engine.training.objectives.graph import GraphClassification, OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.record.metrics import score_name

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,20 +17,34 @@ from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import moved, own_slice
 from clusterctl.engine.graph.convolutions import Copied, Gin, PlainGin, first_sum
+from clusterctl.engine.graph.dropout import draw_attention_by_edge, graphs_of_a_step
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
+from clusterctl.engine.training.own.model import (
+    OwnTraining,
+    broken_parameter,
+    built,
+    check_has_gradient,
+    check_not_lazy,
+    described,
+    undisturbed,
+)
+from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
 
     from clusterctl.engine.graph.collection import Collection, GraphBatch
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
     from clusterctl.shared.spec import GraphClassificationTrain
+
 
 PARTS = 10
 _DEGREES = 128  # classes of the degree feature; the last one includes all higher degrees
@@ -163,3 +179,152 @@ def features_of(graphs: Collection, kind: str) -> Tensor:
     if graphs.x.size(1) == 0:
         raise TaskError("the data set has no node features", 'set train.features = "degree"', Cause.DATA)
     return graphs.x
+
+
+_ALWAYS = ("x", "edge_index", "batch", "ptr", "batch_size", "num_graphs")
+_USUAL = ("x", "edge_index", "batch")
+_TRIED_GRAPHS = 8  # of the forward before the training
+
+
+class Arguments(NamedTuple):
+    """What a user's model gets, by name; and the int64 numbers of the nodes and graphs."""
+
+    named: dict[str, Any]
+    nodes: Tensor
+    graphs: Tensor
+
+
+class OwnGraphClassification(GraphClassification):
+    """Trains the user's model `train.model`, which gets what the signature of its `forward` names, or a PyG `Batch`."""
+
+    own_training: OwnTraining
+
+    def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int = 0) -> None:
+        super().__init__(collection, train, task, fold)
+        of_data = {"nodes": collection.of_nodes, "edges": collection.of_edges, "graphs": collection.of_graphs}
+        self._call = GraphCall(self.model, train.model, [name for level in of_data.values() for name in level])
+        self._attributes = {
+            level: {name: values for name, values in attributes.items() if self._call.takes(name)}
+            for level, attributes in of_data.items()
+        }
+        draw_attention_by_edge(self.model)
+        self._begin(quiet=task.place.rank > 0 or fold > 0)
+        self.own_training = OwnTraining(self.model, train.model, task)
+        if task.place.rank == 0 and fold == 0:
+            if self._call.unused:
+                print(
+                    f"{', '.join(self._call.unused)} of the data: not used, for {self._call.written} does not name it"
+                )
+            if collection.x.size(1) and train.features not in ("auto", "given"):
+                print(f'the features x of the data are not used: train.features = "{train.features}", not "given"')
+
+    def made(self, train: GraphClassificationTrain) -> nn.Module:
+        self._name = train.model
+        kind = train.features
+        if kind == "auto":
+            kind = "given" if self._graphs.x.size(1) else "degree"
+        self._x = features_of(self._graphs, kind)
+        sizes = {"features": self._x.size(1), "classes": self._outputs}
+        return built(train.model, sizes, train.options, lazy=True)
+
+    def _begin(self, *, quiet: bool) -> None:
+        """Give lazy layers their sizes; unless `quiet`, print what depends on the number of ranks. Raises TaskError."""
+        tried = self._cut(self.seeds[:_TRIED_GRAPHS], torch.ones(min(_TRIED_GRAPHS, self.seeds.numel())))
+        with torch.no_grad():
+            with undisturbed(self.model, self._device):
+                self.scored(tried, tried.given, ())
+            check_not_lazy(self.model, self._name, "give their sizes: the first forward did not use them")
+            if not quiet:
+                forward = partial(self.scored, tried, tried.given, (0, 0, 0))
+                print_what_varies(self.model, self._name, self._device, forward)
+
+    def scores(self, prepared: Graphs, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        named, nodes, numbers = gathered
+        arguments, keywords = self._call.arguments(named)
+        graphs = prepared.y.size(0)
+        try:
+            with graphs_of_a_step(nodes, numbers, randomness) if randomness else nullcontext():
+                scores: Tensor = self.model(*arguments, **keywords)
+        except Exception as error:
+            x = named["x"]
+            shapes = f"x {[*x.shape]}, {prepared.edges} edges, {graphs} graphs"
+            message = f"{self._name}: forward fails on {shapes}: {described(error)}"
+            is_type = not x.is_floating_point() and "dtype" in str(error)
+            hint = "x holds whole numbers: embed them, or give data.x.float() where the data is loaded"
+            raise TaskError(message, hint if is_type else "", Cause.USER) from error
+        if isinstance(scores, Tensor) and self._outputs == 1 and scores.numel() == graphs:
+            scores = scores.view(graphs, 1)
+        wanted = (graphs, self._outputs)
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != wanted:
+            given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__
+            what = f"[graphs, {'classes' if self.classes else 'outputs'}] = {[*wanted]}"
+            message = f"{self._name}: forward gives {given}, where {what} is wanted"
+            raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
+        check_has_gradient(scores, self.model, f"{self._name}: forward gives scores")
+        return scores
+
+    def where_it_breaks(self, prepared: Graphs, gathered: Any) -> str:  # noqa: ARG002 - of the base class
+        """The part of the model that gives NaN or infinity; empty if it is the data."""
+        if not gathered.named["x"].isfinite().all():
+            return ""
+        return broken_parameter(self.model) or "forward"
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        self.own_training.agree_on_buffers()
+        return super().evaluate(splits)
+
+    def _cut(self, graphs: Tensor, weights: Tensor) -> Graphs:
+        batch = self._graphs.as_given(graphs)
+        given = {"x": self._x.index_select(0, batch.nodes)}
+        given |= {name: getattr(batch, name) for name in ("edge_index", "batch", "ptr")}
+        for level, attributes in self._attributes.items():
+            numbers = getattr(batch, level)
+            given |= {name: values.index_select(0, numbers) for name, values in attributes.items()}
+        rest = (batch.nodes, graphs, *given.values())
+        y, weights, nodes, numbers, *values = moved((self._graphs.y[graphs], weights, *rest), self._device)
+        weight = self._precision.weights
+        values = [value.to(weight) if value.is_floating_point() else value for value in values]
+        named: dict[str, Any] = dict(zip(given, values, strict=True)) | dict.fromkeys(
+            ("batch_size", "num_graphs"), graphs.numel()
+        )
+        return Graphs(Arguments(named, nodes, numbers), nodes.numel(), batch.edges.numel(), y, weights)
+
+
+class GraphCall:
+    """How the `forward` of a model of whole graphs is called, when their data has the attributes `of_data`."""
+
+    def __init__(self, model: nn.Module, name: str, of_data: Sequence[str]) -> None:
+        """Raises TaskError if there is an argument that nobody can fill."""
+        form, known = forward_of(model), {*_ALWAYS, *of_data}
+        required, self.written = [*form.required], form.written
+        unknown = [argument for argument in required if argument not in known]
+        self._takes_batch = len(required) == 1 and (bool(unknown) or required == ["batch"])
+        self._names = {argument: argument for argument in form.names if argument in known}
+        if len(unknown) == len(required) == len(_USUAL):  # other names for the usual ones
+            self._names, unknown = dict(zip(required, _USUAL, strict=True)), []
+        elif form.features in unknown:  # another name for x
+            unknown.remove(form.features)
+            self._names[form.features] = "x"
+        self.unused = [] if self._takes_batch else [one for one in of_data if not self.takes(one)]
+        if form.rest:
+            hint = "name its arguments, such as x, edge_index, batch"
+            raise TaskError(f"{name}: {self.written}: it is unknown what *{form.rest} takes", hint, Cause.USER)
+        if not self._takes_batch and (unknown or not required):
+            has = ", ".join(["x", "edge_index", "batch", *of_data])
+            hint = f"set it in the graphs of data.load, or give it a default; they have {has}"
+            if {"adj_t", "adj"} & {*unknown}:
+                hint = "take edge_index, the format of PyG's layers, instead of a sparse matrix"
+            what = f"the graphs have no {', '.join(unknown)}" if unknown else "it takes nothing"
+            raise TaskError(f"{name}: {self.written}: {what}", hint, Cause.USER)
+
+    def takes(self, attribute: str) -> bool:
+        """Whether the model gets this attribute."""
+        return self._takes_batch or attribute in self._names.values()
+
+    def arguments(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What to call the model with, by position and by name."""
+        if not self._takes_batch:
+            return [], {argument: given[name] for argument, name in self._names.items()}
+        from torch_geometric.data import Batch  # late: only for such models, which import it anyway
+
+        return [Batch(**{name: value for name, value in given.items() if isinstance(value, Tensor)})], {}

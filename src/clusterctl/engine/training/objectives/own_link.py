@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
-from clusterctl.engine.graph.features.hidden import own_rows
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.inference import one_ahead
+from clusterctl.engine.graph.inference import one_ahead, own_rows
 from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler

@@ -24,19 +24,19 @@ from clusterctl.engine.training.objectives.node import (
     seeds_of,
     uses_labor,
 )
+from clusterctl.engine.training.own.function import OwnSampler
 from clusterctl.engine.training.own.inference import OwnInference
 from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
-from clusterctl.engine.training.own.pyg_library import of_pyg
 from clusterctl.engine.training.own.pyg_model import (
     PygModel,
     batch_norms,
     check_takes_one_type,
     forward_of,
+    of_pyg,
     print_if_seeds_mix,
     with_used_edges,
 )
-from clusterctl.engine.training.own.sampler import OwnSampler
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import BUILT_IN, PYG_MODELS
 

@@ -13,12 +13,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterctl.engine.graph.attention import Rgat, fan_outs, layer_hops, relations_by_layer
-from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.blocks import Neighborhoods, own_slice
 from clusterctl.engine.graph.embeddings import Embeddings, WithEmbeddings
-from clusterctl.engine.graph.features.hidden import own_rows, trimmed
 from clusterctl.engine.graph.features.placement import placed_by_type
-from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
-from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
+from clusterctl.engine.graph.hops import whole_neighborhoods
+from clusterctl.engine.graph.inference import (
+    NODES_AT_ONCE_FROM_DISK,
+    own_piece,
+    own_rows,
+    part_of,
+    received,
+    sent_by_all,
+    trimmed,
+)
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
-from clusterctl.engine.graph.features.hidden import own_rows
+from clusterctl.engine.graph.inference import own_rows
 from clusterctl.engine.graph.links import without_edge
-from clusterctl.engine.graph.typed_subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood
+from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood
 from clusterctl.engine.training.objectives.own_link import Decoder, Links, StepPairs
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.objectives.typed_node import (

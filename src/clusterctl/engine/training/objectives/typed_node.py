@@ -17,12 +17,11 @@ from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
-from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import sampled_typed_hops, whole_typed_hops
-from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK
+from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, own_rows, rows_of_all
 from clusterctl.engine.graph.sampling import HeteroSampler
-from clusterctl.engine.graph.typed_subgraphs import (
+from clusterctl.engine.graph.subgraphs import (
     TypedSampler,
     TypedSubgraph,
     typed_neighbourhood,

@@ -13,9 +13,16 @@ from torch import distributed as dist
 
 from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.blocks import slices
-from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.engine.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
+from clusterctl.engine.graph.inference import (
+    NODES_AT_ONCE,
+    NODES_AT_ONCE_FROM_DISK,
+    one_ahead,
+    own_piece,
+    own_rows,
+    rows_of_all,
+    shared_rows,
+)
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.training.own.model import relative_difference, undisturbed
 from clusterctl.engine.training.own.pyg_model import print_what_varies

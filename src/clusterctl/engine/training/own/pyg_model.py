@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clusterctl.engine.graph.dropout import rows_of_a_step
+from clusterctl.engine.graph.dropout import Dropout, rows_of_a_step
 from clusterctl.engine.training.own.layers import Layers
 from clusterctl.engine.training.own.model import (
     OwnModel,
     check_has_gradient,
     check_not_lazy,
+    chosen,
     described,
     relative_difference,
     undisturbed,
@@ -24,14 +26,16 @@ from clusterctl.engine.training.own.model import (
 from clusterctl.engine.training.own.trimming import CannotTrimError, Trimming
 from clusterctl.engine.training.state import untrained
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import PYG_MODELS
 from clusterctl.shared.spec.forward import OF_EDGES, TRIMS, Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.engine.graph.links import LinkGraph
     from clusterctl.engine.graph.storage import FeatureGraph, Graph
     from clusterctl.engine.graph.subgraphs import Subgraph
+
 
 G = TypeVar("G", "Graph", "LinkGraph")
 
@@ -274,3 +278,31 @@ def with_used_edges(graph: G, own: OwnModel, *, quiet: bool) -> G:
         print(f"{own.name} does not take {' and '.join(unused)}: not used")
     without: dict[str, Any] = dict.fromkeys(unused)
     return replace(graph, **without)
+
+
+_TAKE_EDGE_ATTRIBUTES = ("GAT", "PNA")
+_LISTS = ("aggregators", "scalers")
+
+
+def of_pyg(name: str, graph: Graph, layers: int, options: Mapping[str, Any]) -> nn.Module:
+    """The model `name` of PyG for this graph, with `layers` unless the options say another number. Raises TaskError.
+
+    Its dropout between layers does not depend on the number of ranks.
+    """
+    try:
+        from torch_geometric.nn import models  # late: a second, only for those who use it
+    except ImportError as error:
+        raise TaskError(f"train.model = {name} needs torch_geometric: {error}", cause=Cause.USER) from error
+    arguments = dataclasses.asdict(chosen(PYG_MODELS[name], name, options))
+    arguments |= {one: arguments[one].split(",") for one in _LISTS if one in arguments}
+    arguments["num_layers"] = arguments["num_layers"] or layers
+    if name == "PNA":
+        arguments["deg"] = graph.degree.bincount()
+    if name in _TAKE_EDGE_ATTRIBUTES and graph.edge_attr is not None:
+        arguments["edge_dim"] = 1 if graph.edge_attr.dim() == 1 else graph.edge_attr.size(1)
+    try:
+        model = getattr(models, name)(in_channels=graph.num_features, out_channels=graph.num_classes, **arguments)
+    except Exception as error:
+        raise TaskError(f"train.model = {name} cannot be made: {described(error)}", cause=Cause.USER) from error
+    model.dropout = Dropout(model.dropout.p)
+    return model  # type: ignore[no-any-return]

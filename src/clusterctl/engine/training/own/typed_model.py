@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.hops import TypedHop
     from clusterctl.engine.graph.storage import EdgeType
-    from clusterctl.engine.graph.typed_subgraphs import TypedSubgraph
+    from clusterctl.engine.graph.subgraphs import TypedSubgraph
 
 Rows = dict[str, Tensor]
 _MOST_LAYERS = 64  # of a model that trims hops by itself
