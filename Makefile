@@ -102,7 +102,7 @@ test-long: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready $(TRACKERS)/.rea
 	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-matrix
-test-matrix: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready ## Run the long scenarios on the emulator and through a host, and all batch scripts
+test-matrix: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready ## Run the long scenarios on the emulator and through a host
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile
 

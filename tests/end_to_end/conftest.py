@@ -26,10 +26,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A long scenario runs on a real Slurm in `make test-long`, and in other ways only in `make test-matrix`."""
+    """A long scenario runs on a real Slurm in `make test-long`, and in other ways only in `make test-matrix`.
+
+    Except in modules with `ON_ALL_BACK_ENDS`.
+    """
     ways = {item: _way(item) for item in items}
     on_slurm = {scenario for scenario, back_end in ways.values() if back_end == "sandbox"}
     for item, (scenario, back_end) in ways.items():
+        if hasattr(getattr(item, "module", None), "ON_ALL_BACK_ENDS"):
+            continue
         if back_end in ("emulator", "far") and scenario in on_slurm and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.matrix)
 
