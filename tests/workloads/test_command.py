@@ -483,7 +483,7 @@ sys.exit(1)
 
 @pytest.mark.parametrize(
     ("after", "code", "signals", "mark"),
-    [("0.6", 137, [9, 9], "00000.running"), ("30", 1, [signal.SIGTERM, None], "00000.ended")],
+    [("0.6", 137, [9, 9], "00000.running"), ("30", 1, [signal.SIGTERM, None], "00000.term")],
 )
 def test_a_launcher_that_is_ended_because_others_have_left_says_first_who_was_killed(
     tmp_path: Path, after: str, code: int, signals: list[int], mark: str
