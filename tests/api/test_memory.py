@@ -48,7 +48,9 @@ def test_where_there_is_no_formula_a_dry_run_names_the_way_to_measure(desk: Desk
     code, _, err = desk.type("submit ./job.toml --dry-run")
     assert code == 0, err
     measured = [found for found in err.splitlines() if found.startswith("memory: ")]
-    assert measured == ([f"memory: there is {line}; `submit --probe` measures a step on one node"] if line else [])
+    assert measured == (
+        [f"memory: there is {line}; `clusterctl submit --probe` measures a step on one node"] if line else []
+    )
 
 
 def test_what_fits_is_not_mentioned(desk: Desk) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
-from clusterctl.launcher.api.config import key_tables
 from support.mistake import Desk
 
+from clusterctl.launcher.api.settings import key_tables
 from clusterctl.launcher.cli import clusterctl as top
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "coming-from.md").read_text()

@@ -12,7 +12,6 @@ from clusterctl.launcher.observe import overview as overview_module
 from clusterctl.launcher.observe import runs
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.overview import Overview
-from clusterctl.launcher.observe.runs import is_written
 from clusterctl.launcher.slurm import Snapshot
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.states import State
@@ -65,23 +64,6 @@ def test_runs_that_are_too_old_to_be_read_are_counted_without_looking_at_them(fa
     assert Overview(run.path.parent, count=9, slurm_of=lambda cluster: asked).look().older == 0
     named = Overview(run.path.parent, count=2, runs=(run,), slurm_of=lambda cluster: asked)
     assert named.look().older == 0
-
-
-def test_runs_are_looked_for_once_and_counted_until_they_are_removed(fabricate, asked, monkeypatch) -> None:
-    runs = [fabricate(f"cora-20260101-00000{number}-0000", ENDED) for number in range(5)]
-    folder = runs[0].path.parent
-    asked_for: list[str] = []
-    monkeypatch.setattr(
-        "clusterctl.launcher.observe.overview.is_written",
-        lambda folder, run: asked_for.append(run) or is_written(folder, run),
-    )
-    overview = Overview(folder, count=2, slurm_of=lambda cluster: asked)
-    assert [overview.look().older for _ in range(3)] == [3, 3, 3]
-    assert sorted(asked_for) == [run.id for run in runs]
-    shutil.rmtree(runs[0].path)
-    fabricate("cora-20260101-000009-0000", ENDED)
-    (folder / "cora-20260101-000008-0000").mkdir()  # not written yet
-    assert overview.look().older == 3
 
 
 def test_an_ended_run_is_read_once_and_again_after_a_resume(fabricate, asked, monkeypatch) -> None:
