@@ -49,7 +49,7 @@ def test_where_there_is_no_formula_a_dry_run_names_the_way_to_measure(desk: Desk
     assert code == 0, err
     measured = [found for found in err.splitlines() if found.startswith("memory: ")]
     assert measured == (
-        [f"memory: there is {line}; `clusterctl submit --probe` measures a step on one node"] if line else []
+        [f"memory: there is {line}; `clusterctl submit JOB --probe` measures a step on one node"] if line else []
     )
 
 

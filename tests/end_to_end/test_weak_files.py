@@ -29,7 +29,7 @@ def back_end() -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    """Changes are seen immediately; one call in 50 fails. Opening a file takes three, and four tries almost never fail."""
+    """Changes are seen immediately; one call in 50 fails, so four tries, of several calls each, almost never do."""
     places = {"backing": str(tmp_path / "backing"), "mount": str(tmp_path / "runs"), "record": str(tmp_path / "faults")}
     settings = Settings(**places, least=0, most=0, faults=0.02)
     with mounted(settings):

@@ -143,7 +143,7 @@ def shown(job: Job) -> str:
     if not isinstance(job.train, LoopTrain):
         return ""
     what = "your own model" if job.has_own_model else "this model with this data"
-    return f"memory: there is no formula for {what}; `clusterctl submit --probe` measures a step on one node"
+    return f"memory: there is no formula for {what}; `clusterctl submit JOB --probe` measures a step on one node"
 
 
 def smaller_batch(job: Job, fits: int, *, on_gpu: bool = False) -> dict[str, str]:
