@@ -102,7 +102,7 @@ def test_a_model_of_ones_own_is_probed_before_its_first_run(stage: Stage, kind: 
     (stage.folder / "my_net.py").write_text(dedent(model))
     path = stage.write_job("mine", f'{job}model = "my_net:Net"\nepochs = 1000\n[resources]\nnodes = 2\nmemory = "2G"\n')
     assert (
-        "there is no formula for your own model; `submit --probe`"
+        "there is no formula for your own model; `clusterctl submit JOB --probe`"
         in stage.call("submit", str(path), "--dry-run", "--cluster", stage.cluster).stderr
     )
     done = stage.call("submit", str(path), "--probe", "-o", "json", "--cluster", stage.cluster)
