@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.scenario import ON_SLURM, NamedJobs, Stage, alive, wait_until
+from support.scenario import NamedJobs, Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
@@ -147,7 +147,7 @@ def test_jobs_that_may_queue_none_go_on_in_those_that_the_submission_has_queued(
     wait_until(lambda: not queued(stage), 60, "no job to be left in the queue")
 
 
-@ON_SLURM
+@pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)  # the emulator changes no queued jobs
 def test_a_job_that_the_site_does_not_requeue_has_a_successor_by_itself(stage: Stage) -> None:
     """As a submit plugin of the site may do it, which says nothing."""
     text = (JOB % ("0.02", "10m")).replace('by = "successor"\n', "")
