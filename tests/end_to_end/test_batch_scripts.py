@@ -157,8 +157,8 @@ def test_a_rank_that_cannot_start_or_says_nothing_is_not_taken_for_killed(stage:
     (stage.folder / "plain.txt").write_text("hello\n")
     last = """srun -K bash -c 'if [ "$SLURM_PROCID" = 1 ]; then exit 5; fi; sleep 20'\n"""
     scripts = {
-        "srun -K no-such-program --nnodes=2\n": ("launch", "cannot start no-such-program: it is in no folder of PATH"),
-        "srun no-such-program\n": ("launch", "cannot start no-such-program: it is in no folder of PATH"),
+        "srun -K no-such-program --nnodes=2\n": ("launch", "cannot start no-such-program: no such program on PATH"),
+        "srun no-such-program\n": ("launch", "cannot start no-such-program: no such program on PATH"),
         "srun ./plain.txt\n": ("launch", f"cannot start {stage.folder}/./plain.txt: Permission denied"),
         last: ("user-error", "exited with 5"),
     }

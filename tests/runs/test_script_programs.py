@@ -276,7 +276,7 @@ def test_a_full_disk_ends_no_task(tmp_path: Path) -> None:
             "No such file or directory",
             "cannot start ./no-such-program: No such file or directory",
         ),
-        ("no-such-program", 2, "No such file or directory", "cannot start no-such-program: it is in no folder of PATH"),
+        ("no-such-program", 2, "No such file or directory", "cannot start no-such-program: no such program on PATH"),
         ("/etc/passwd", 13, "Permission denied", "cannot start /etc/passwd: Permission denied"),
     ],
 )
@@ -289,6 +289,16 @@ def test_a_program_that_cannot_start_is_reported_like_slurm_does_and_recorded(
     found = [json.loads(line) for line in (tmp_path / "events/rank_00002.jsonl").read_text().splitlines()]
     (error,) = (event for event in found if event["event"] == "exception")
     assert (error["message"], error["cause"], bool(error["hint"])) == (message, "launch", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"), [(0o755, "the interpreter that it names is missing"), (0o644, "no such program on PATH")]
+)
+def test_a_program_on_path_that_cannot_start_is_not_called_absent(tmp_path: Path, mode: int, problem: str) -> None:
+    (tmp_path / "tool").write_text("#!/no/such/python\n")
+    (tmp_path / "tool").chmod(mode)
+    assert task(tmp_path, "tool", PATH=str(tmp_path)).returncode == 2
+    assert f"cannot start tool: {problem}" in (tmp_path / "events/rank_00002.jsonl").read_text()
 
 
 def test_a_program_that_cannot_start_is_no_error_of_ours_on_a_full_disk(tmp_path: Path) -> None:

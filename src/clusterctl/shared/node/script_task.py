@@ -38,7 +38,7 @@ def main(attempt: Path, words: list[str]) -> NoReturn:
     except OSError as error:
         os.write(2, os.fsencode(f"slurmstepd: error: execve(): {words[0]}: {error.strerror}\n"))
         with contextlib.suppress(OSError):
-            note_refusal(events, words[0], error)
+            note_refusal(events, words[0], program, error)
         os._exit(2 if isinstance(error, FileNotFoundError) else 13)
 
 
@@ -76,16 +76,21 @@ def record(attempt: Path, environment: Environment) -> int:
     return events
 
 
-def note_refusal(events: int | None, program: str, error: OSError) -> None:
+def note_refusal(events: int | None, typed: str, program: str, error: OSError) -> None:
     """Record that the kernel did not start `program`, as `Events.exception` does: nothing else tells it from a kill."""
     if events is None:
         return
-    message, hint = f"cannot start {program}: {error.strerror}", "correct its path in the batch script"
-    if isinstance(error, FileNotFoundError) and "/" not in program:
-        message = f"cannot start {program}: it is in no folder of PATH"
-        hint = "before srun, let the script activate the environment that has it"
-    elif not isinstance(error, FileNotFoundError):
-        hint = f"ls -l {shlex.quote(program)}"
+    problem, hint = error.strerror, f"ls -l {shlex.quote(program)}"
+    if isinstance(error, FileNotFoundError):
+        if "/" not in program:
+            problem = "no such program on PATH"
+            hint = "before srun, let the script activate the environment that has it"
+        elif Path(program).exists():
+            problem = "the interpreter that it names is missing"
+            hint = f"correct its first line (#!): head -1 {shlex.quote(program)}"
+        else:
+            hint = "correct its path in the batch script"
+    message = f"cannot start {typed}: {problem}"
     note(events, "exception", type="TaskError", message=message, traceback="", cause="launch", hint=hint)
 
 
