@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import Block, moved, own_slice, slices
 from clusterctl.engine.graph.features.row_file import RowFile, new_rows
-from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost, Fetched, FetchesAhead
+from clusterctl.engine.graph.features.sources import FeaturesInMemory, FeaturesOnHost, Fetched
 from clusterctl.engine.graph.neighbors import renumbered
 from clusterctl.engine.graph.storage import own_table, shared_table, table_in_file
 from clusterctl.engine.task.heap import give_back
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.blocks import Adjacency
     from clusterctl.engine.graph.convolutions import Convolution, Network
-    from clusterctl.engine.graph.features.sources import Features, FetchAhead, Spill
+    from clusterctl.engine.graph.features.sources import Features, Spill
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
 
@@ -216,20 +216,14 @@ def trimmed(parts: Iterable[Tensor]) -> Iterator[Tensor]:
             give_back()
 
 
-class RowsInFile:
+class RowsInFile(FeaturesOnHost):
     """The rows of a `table` [nodes, width] that is mapped from `file`, for one layer: `settle` closes the file."""
 
     spill = None
 
     def __init__(self, file: RowFile, table: Tensor, task: Task) -> None:
-        self._file, self._table, self._device = file, table, task.device
-        self._fetches = FetchesAhead(self._gather, task.device)
-
-    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
-        return self._fetches.fetch(nodes)
-
-    def piece(self, start: int, stop: int) -> Tensor:
-        return moved([self._table[start:stop]], self._device)[0]
+        super().__init__(table, task)
+        self._file = file
 
     def settle(self) -> None:
         self._fetches.after(self._file.close)

@@ -247,7 +247,7 @@ class FeaturesOnHost:
     every rank of a node minutes and address space of its own.
     """
 
-    spill = Spill(None)
+    spill: Spill | None = Spill(None)
 
     def __init__(self, table: Tensor, task: Task) -> None:
         self._table, self._device = table, task.device
