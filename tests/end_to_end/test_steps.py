@@ -1,4 +1,4 @@
-"""The ranks run on the job's own nodes, whatever lines of `setup` do to Slurm's variables and have begun."""
+"""The ranks run on the job's own nodes, whatever the lines of `setup` start or do to Slurm's variables."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def _products(edges: float, width: int, heads: int) -> tuple[float, float]:
     """The numbers that attention over so many edges keeps for its gradient, and that it holds beside them for a while.
 
     Of each head if it is compiled, and else of each channel: `attend_plain` keeps the sources, their sums with the
-    targets, those after the leaky ReLU, and the messages; a product and a gradient come to them.
+    targets, those after the leaky ReLU, and the messages. A product and a gradient come on top.
     """
     if edges * width >= _COMPILED_PRODUCTS:
         return (2 * heads + 4) * edges, 0.0
