@@ -54,7 +54,7 @@ WORKERS ?= 6# for the tests, which spend half of their time waiting
 unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
-	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: diagnose-corpus
 diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corpus, and compare with their true causes
@@ -99,12 +99,12 @@ test-long: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready $(TRACKERS)/.rea
 	@tests/install.sh docker shells allocators
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[notebook]' # a kernel, for the example
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
-	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults and not matrix' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-matrix
 test-matrix: setup packages $(RECIPES)/.ready $(DEEPSPEED)/.ready ## Run the long scenarios on the emulator and through a host
 	@tests/install.sh docker shells allocators
-	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'matrix and not faults' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-faults
 test-faults: setup packages ## Every fault on every training, and 19,300 damaged run directories
