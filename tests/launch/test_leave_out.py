@@ -43,6 +43,12 @@ def site(folder: Path, shown: str = SHOWN, nodes: str = "", **restart: object) -
     return host
 
 
+def elsewhere(host: Host) -> Host:
+    """From now on the job is on n1 and n3."""
+    host.scontrol = host.scontrol.replace('printf "n1\\nn2\\n"', 'printf "n1\\nn3\\n"')
+    return host
+
+
 def call(host: Host, *attempts: str, restarts: int = 0) -> int:
     """The script's exit code; each attempt's ranks do what `attempts` has for it."""
     body = "case $CLUSTERCTL_ATTEMPT in\n" + "".join(f"{n}) {text} ;;\n" for n, text in enumerate(attempts)) + "esac\n"
@@ -73,12 +79,20 @@ def test_a_kill_at_that_step_without_the_node_ends_the_run(tmp_path: Path, node:
     """Whether there is a checkpoint or not."""
     host = site(tmp_path, by="requeue")
     assert call(host, *TWICE) == 137
-    assert call(host, *TWICE, CHECKPOINT + killed(node), restarts=1) == 137
+    assert call(elsewhere(host), *TWICE, CHECKPOINT + killed(node), restarts=1) == 137
     last = read_host(host.run.attempt(2))
     assert (last.refused, last.kills) == (Refusal.KILLED_AGAIN, Kills(5, 3, "n2"))
     assert str(last.kills) == "a rank was killed 3 times in a row at step 5, without n2"
     assert len(host.requeues) == 1
     assert len(host.run.attempts()) == 3
+
+
+def test_if_slurm_was_faster_than_the_exclusion_it_is_repeated(tmp_path: Path) -> None:
+    host = site(tmp_path, by="requeue")
+    assert call(host, *TWICE) == 137
+    assert call(host, *TWICE, killed("n2"), restarts=1) == 137
+    assert updates(host) == ["update JobId=12 ExcNodeList=n2"] * 2
+    assert read_host(host.run.attempt(2)).kills == Kills(5, 3, "n2")
 
 
 def test_a_kill_at_a_later_step_without_the_node_restarts_the_run_as_any_other(tmp_path: Path) -> None:
@@ -95,7 +109,7 @@ def test_with_a_successor_that_job_leaves_the_node_out(tmp_path: Path) -> None:
     assert (host.requeues, updates(host)) == ([], ["update JobId=13 ExcNodeList=n2"])
     host.environment |= {"cctl_succeeds": "12", "cctl_starts": "1"}
     host.job = "13"
-    assert call(host, *TWICE, killed("n1")) == 137
+    assert call(elsewhere(host), *TWICE, killed("n1")) == 137
     assert read_host(host.run.attempt(2)).refused is Refusal.KILLED_AGAIN
 
 
