@@ -89,7 +89,7 @@ def test_the_node_of_a_broken_gpu_is_replaced_by_the_spare_one(tmp_path: Path) -
     host, broke = holding(tmp_path), 'touch "$attempt/marks/00000.term" "$attempt/marks/00001.%s.broken"; exit 1'
     assert call(host, broke % "n2", broke % "n3") == 1
     assert [start[0] for start in starts(host)] == ["n1,n2", "n1,n3"]
-    words = "n2 replaced by the spare node n3: a GPU there cannot correct an error in its memory"
+    words = "n2 replaced by the spare node n3: a GPU there is broken"
     assert [str(one) for one in read_host(host.run.attempt(1)).left_out] == [words]
     assert host.requeues == ["requeue 12"]
     assert "update JobId=12 ExcNodeList=n3" in host.asked.read_text().splitlines()

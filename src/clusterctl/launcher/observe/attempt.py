@@ -64,7 +64,7 @@ class LeftOut(NamedTuple):
 
     def __str__(self) -> str:
         reasons = {"lost": "it did not answer", "down": "Slurm lost it", "check": "it failed its check"}
-        reasons["gpu"] = "a GPU there cannot correct an error in its memory"
+        reasons["gpu"] = "a GPU there is broken"
         reasons["killed"] = "a rank was killed there after one had been killed at the same step"
         why = reasons.get(self.why, f"it was {self.why}")
         if self.by == _WAS_SPARE:
