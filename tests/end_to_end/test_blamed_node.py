@@ -85,4 +85,4 @@ def test_with_too_few_other_nodes_the_run_starts_again_on_the_same_ones(stage: S
     hosts = [read_json(attempt.host_json) for attempt in run.attempts()]
     assert {one["restart_count"] for one in hosts} == {0}
     log = Path(run.attempt(1).host_log).read_text()
-    assert "it is not left out: this job needs 4 nodes, and Slurm shows 3 others like it" in log
+    assert "is not left out: this job needs 4 nodes, and Slurm shows 3 others like it" in log

@@ -158,7 +158,7 @@ def test_it_does_so_only_if_enough_other_nodes_remain(tmp_path: Path, shown: str
     host = site(tmp_path, f"JobState=RUNNING Partition=main {shown} Y=1", nodes or " ", by="requeue")
     assert call(host, *TWICE, ALL_DONE) == (137 if enough else 0)
     assert host.requeues == (["requeue 12"] if enough else [])
-    kept = "is not left out: this job needs 2 nodes, and Slurm shows"
+    kept = "node n2 is not left out: this job needs 2 nodes, and Slurm shows"
     assert (kept in host.run.attempt(1).host_log.read_text()) == (not enough)
     assert read_host(host.run.attempt(1)).kills == Kills(5, 2, "n2" if enough else "")
 
@@ -234,3 +234,29 @@ def test_a_run_that_gets_more_memory_has_not_been_killed_in_vain(tmp_path: Path)
     oom = "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks ...' >&2\n"
     assert call(host, oom + killed("n2")) == 137
     assert (read_host(host.run.attempt(0)).requeued, read_host(host.run.attempt(0)).kills) == (True, None)
+
+
+CUT = 'touch "$attempt"/marks/0000{0,1}.cut; exit 1\n'
+DRAINING = "8000 0/8/0/8 gpu:a100:4(S:0-1) draining a,b"
+
+
+def with_state(host: Host, node: str, state: str) -> Host:
+    """What sinfo answers about the nodes of the job alone."""
+    about_its_own = f'case "$*" in *--nodes=*) echo "{node} {state}" ;; *) '
+    host.others["sinfo"] = f"{about_its_own}{host.others['sinfo']} ;; esac"
+    return host
+
+
+@pytest.mark.parametrize("state", ["mixed+drain", "allocated+not_responding", "failing"])
+def test_lost_connections_are_blamed_on_a_node_that_is_failing_according_to_slurm(tmp_path: Path, state: str) -> None:
+    host = with_state(site(tmp_path, nodes=nodes_of(FOUR, n2=DRAINING), by="requeue"), "n2", state)
+    assert call(host, CUT, ALL_DONE) == 1
+    assert (host.requeues, updates(host)) == (["requeue 12"], ["update JobId=12 ExcNodeList=n2"])
+    assert read_host(host.run.attempt(0)).excluded == (LeftOut("n2", "drained", ""),)
+
+
+@pytest.mark.parametrize(("state", "nodes"), [("allocated", FOUR), ("mixed+drain", "n1 n2")])
+def test_otherwise_the_same_nodes_are_used_again(tmp_path: Path, state: str, nodes: str) -> None:
+    host = with_state(site(tmp_path, nodes=nodes_of(nodes), by="requeue"), "n2", state)
+    assert call(host, CUT, ALL_DONE) == 0
+    assert host.requeues == []

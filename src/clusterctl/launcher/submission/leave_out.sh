@@ -67,15 +67,28 @@ cctl_go_without_blamed() {
   cctl_kills="${cctl_kills%\}}, \"without\": \"$cctl_blamed\"}"
   cctl_blamed=''
 }
+# If all ranks have lost their connections, it is a node to blame that Slurm drains, or that does not answer it either.
+cctl_find_failing() {
+  local cctl_node cctl_state
+  [ -z "$cctl_signal$cctl_asked$cctl_lost" ] && cctl_cut_off || return
+  while read -r cctl_node cctl_state; do
+    case $cctl_state in *drain* | *fail* | *down* | *not_responding*) cctl_blamed=$cctl_node && return ;; esac
+  done < <(cctl_ask 30 sinfo --noheader --Node --nodes="$cctl_nodes" --Format=NodeList:100,StateComplete:100)
+  return 1
+}
 # Whether the run goes to the queue without the blamed node. Where all nodes are needed, it might wait there for good.
 cctl_exclude_blamed() {
-  [ -n "$cctl_blamed" ] && cctl_starts_left && ! declare -F cctl_in_allocation >/dev/null || return
+  local cctl_why=killed cctl_words='a rank was killed there at the same step again'
+  [ -n "$cctl_blamed" ] || { cctl_find_failing && cctl_why=drained cctl_words='the ranks have lost their connections'; } &&
+    cctl_starts_left && ! declare -F cctl_in_allocation >/dev/null || return
   if cctl_enough_others; then
-    cctl_exclude killed "$cctl_blamed"
-    if [ -n "$cctl_excluded" ]; then cctl_go_without_blamed && return; fi
+    cctl_exclude "$cctl_why" "$cctl_blamed"
+    if [ "$cctl_why" = drained ]; then cctl_blamed=''
+    elif [ -n "$cctl_excluded" ]; then cctl_go_without_blamed; fi
+    [ -z "$cctl_excluded" ] || return 0
   else
-    echo "clusterctl: a rank was killed on $cctl_blamed at the same step again; it is not left out: this job needs" \
-      "$cctl_held_count nodes, and Slurm shows $cctl_others others like it on which the job may run"
+    echo "clusterctl: $cctl_words, but node $cctl_blamed is not left out: this job needs $cctl_held_count nodes," \
+      "and Slurm shows $cctl_others others like it on which it may run"
   fi
   cctl_blamed=''
   return 1
