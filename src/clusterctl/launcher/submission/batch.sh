@@ -556,7 +556,7 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setu
   elif [ -n "$cctl_unfit" ] && [ -z "$cctl_excluded" ]; then
     IFS=, read -ra cctl_broken < <(echo "$cctl_unfit")
     cctl_exclude check "${cctl_broken[@]}"
-  else
+  elif [ -z "$cctl_excluded" ]; then
     cctl_exclude_blamed
   fi
   [ -z "$cctl_unasked" ] || cctl_look_for_progress
