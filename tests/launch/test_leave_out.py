@@ -241,9 +241,9 @@ DRAINING = "8000 0/8/0/8 gpu:a100:4(S:0-1) draining a,b"
 
 
 def with_state(host: Host, node: str, state: str) -> Host:
-    """What sinfo answers about the nodes of the job alone."""
-    about_its_own = f'case "$*" in *--nodes=*) echo "{node} {state}" ;; *) '
-    host.others["sinfo"] = f"{about_its_own}{host.others['sinfo']} ;; esac"
+    """What sinfo answers about the states alone; n4 is no node of the job."""
+    states = f'case "$*" in *=NodeList*) printf "n4 down\\n{node} {state}\\n" ;; *) '
+    host.others["sinfo"] = f"{states}{host.others['sinfo']} ;; esac"
     return host
 
 

@@ -69,11 +69,13 @@ cctl_go_without_blamed() {
 }
 # If all ranks have lost their connections, it is a node to blame that Slurm drains, or that does not answer it either.
 cctl_find_failing() {
-  local cctl_node cctl_state
+  local cctl_node cctl_state cctl_own
   [ -z "$cctl_signal$cctl_asked$cctl_lost" ] && cctl_cut_off || return
+  cctl_own=$(cctl_names_of "$cctl_nodes")
   while read -r cctl_node cctl_state; do
+    [[ $cctl_own == *" $cctl_node "* ]] || continue
     case $cctl_state in *drain* | *fail* | *down* | *not_responding*) cctl_blamed=$cctl_node && return ;; esac
-  done < <(cctl_ask 30 sinfo --noheader --Node --nodes="$cctl_nodes" --Format=NodeList:100,StateComplete:100)
+  done < <(cctl_ask 30 sinfo --noheader --Node --Format=NodeList:100,StateComplete:100)
   return 1
 }
 # Whether the run goes to the queue without the blamed node. Where all nodes are needed, it might wait there for good.
