@@ -98,7 +98,7 @@ def faults() -> str:
 _FAULTS = """# Faults, and how runs respond
 
 Generated from `tests/faults/table.py`. The tests inflict these faults on runs of 4 ranks on 2 nodes of a real Slurm
-(`clusterctl sandbox`): each once in `make test`, two that take long in `make test-long`, with accounting and on every
+(`clusterctl sandbox`): each once in `make test`, three that take long in `make test-long`, with accounting and on every
 training in `make test-faults`. The class is the one that `clusterctl why RUN -o json` reports for the affected
 attempt, with the rank if one is to blame. The seconds are the time from the fault until `why` names it
 (`benchmarks/time_to_cause.py`, a program that does 20 steps a second, default settings).

@@ -21,7 +21,7 @@ from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge
 from clusterctl.launcher.diagnosis.failure import counted, what_followed
 from clusterctl.launcher.diagnosis.finding import CERTAIN, UNSURE, Consequence, Finding
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
-from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
+from clusterctl.launcher.observe.attempt import Alarm, Kills, SetupFlaw
 from clusterctl.launcher.observe.run_record import Cancellation
 from clusterctl.launcher.observe.slurm_log import by_attempt
 from clusterctl.launcher.slurm.jobs import Accounted
@@ -734,6 +734,18 @@ def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted(
     found = cause_of(trace(saved, state=State.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
     assert found.facts == ("not restarted: restart limit (20) reached",)
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [
+        ("node2", "a rank was killed 3 times in a row at step 5, without node2"),
+        ("", "a rank was killed 3 times in a row at step 5, and no node is to blame"),
+    ],
+)
+def test_a_rank_that_is_killed_at_one_step_again_and_again_is_the_reason(without: str, words: str) -> None:
+    killed = attempt(rank(2, exit_code=None), refused=Refusal.KILLED_AGAIN, kills=Kills(5, 3, without))
+    assert f"not restarted: {words}" in cause_of(trace(killed)).facts
 
 
 @pytest.mark.parametrize("refusal", Refusal)

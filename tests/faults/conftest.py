@@ -21,6 +21,11 @@ from clusterctl.shared.errors import UsageError
 from clusterctl.shared.spec.values import NO_GPUS, GpuCount
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "of tests/faults, inflict only the fault with this name (repeatable)"
+    parser.addoption("--fault", action="append", default=[], metavar="NAME", help=words)
+
+
 @pytest.fixture
 def accounting() -> bool:
     return False
@@ -66,7 +71,8 @@ def ground(
         lifecycle.up(sandbox_home.folder, size)
         if site:
             follow_rules(sandbox_home, site)
-        yield Ground(sandbox_home, tmp_path, small, jobs, image)
+        only = request.config.getoption("--fault", [])
+        yield Ground(sandbox_home, tmp_path, small, jobs, image, only=only)
     finally:
         lifecycle.down(sandbox_home.folder)
         subprocess.run(["umount", "--lazy", str(small)], check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ class Ground:
     shape: Shape = PLAIN
     image: ThinImage | None = None
     count: int = 0  # of its nodes
+    only: Collection[str] = ()  # the faults to inflict; empty: all
     free_nodes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,9 @@ def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: 
     """Inflict each fault on its own run; return the errors by the name of the fault."""
     faults = [fault for fault in faults if fault.inflict or fault.prepare]
     faults = [fault for fault in faults if workload not in fault.not_for]
+    if ground.only:
+        faults = [fault for fault in faults if fault.name in ground.only]
+        assert faults, f"no fault of these names: {', '.join(ground.only)}"
     calm = ground.scene(None, workload)
     calm.submit()
     calm.go_on()

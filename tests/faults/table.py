@@ -378,10 +378,25 @@ FAULTS = (
     ),
     Fault(
         name="gpu",
-        words="a GPU of a training that cannot correct an error in its memory (ECC), with a stand-in for it",
+        words="a broken GPU of a training: an uncorrectable error in its memory, or off the bus, with stand-ins for it",
         outcome=Outcome.ELSEWHERE,
         cause=Cause.NODE,
         tests="tests/launch/test_script_on_the_host.py",
+    ),
+    Fault(
+        name="same-step",
+        words="SIGKILL of a rank at the same step twice in a row, on the same node",
+        outcome=Outcome.ELSEWHERE,
+        cause=Cause.KILLED,
+        tests="tests/end_to_end/test_blamed_node.py",
+    ),
+    Fault(
+        name="same-step-elsewhere",
+        words="SIGKILL of a rank at that step again, without the node",
+        outcome=Outcome.FAILS,
+        cause=Cause.KILLED,
+        slow=True,
+        tests="tests/end_to_end/test_blamed_node.py",
     ),
     Fault(
         name="unfit-hang",

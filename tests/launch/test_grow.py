@@ -17,7 +17,8 @@ from clusterctl.shared.spec.job import Grow, Restart
 KILL = "slurmstepd-n1: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed."
 OF_SRUN = "srun: error: n1: task 1: Out Of Memory"
 TIMEOUT = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
-NODES = "main n1 8000 (null)\\nmain n2 16000 ib,a100\\nother n9 900000 (null)\\n"
+IDLE = "0/8/0/8 (null) idle"
+NODES = f"main* n1 8000 {IDLE} (null)\\nmain* n2 16000 {IDLE} ib,a100\\nother n9 900000 {IDLE} (null)\\n"
 BADLY = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.ended"\n'
 
 
@@ -148,7 +149,7 @@ def test_as_many_nodes_as_the_job_needs_must_have_the_memory(
     assert (queued(host) if options else asked(host, "sbatch")) == ([options] if options else [])
 
 
-FOUR = "n1 20000 a,b\\nmain n2 16000 a\\nmain n3 12000 b,c\\nmain n4 8000 (null)"
+FOUR = f"n1 20000 {IDLE} a,b\\nmain n2 16000 {IDLE} a\\nmain n3 12000 {IDLE} b,c\\nmain n4 8000 {IDLE} (null)"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from shlex import quote
 import pytest
 from support.batch_host import ONE_KILLED, Host
 
-from clusterctl.launcher.observe.attempt import read_host
+from clusterctl.launcher.observe.attempt import Kills, read_host
+from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.spec.job import Restart
 
 HELD = "n1 n2 n3"
@@ -88,7 +89,7 @@ def test_the_node_of_a_broken_gpu_is_replaced_by_the_spare_one(tmp_path: Path) -
     host, broke = holding(tmp_path), 'touch "$attempt/marks/00000.term" "$attempt/marks/00001.%s.broken"; exit 1'
     assert call(host, broke % "n2", broke % "n3") == 1
     assert [start[0] for start in starts(host)] == ["n1,n2", "n1,n3"]
-    words = "n2 replaced by the spare node n3: a GPU there cannot correct an error in its memory"
+    words = "n2 replaced by the spare node n3: a GPU there is broken"
     assert [str(one) for one in read_host(host.run.attempt(1)).left_out] == [words]
     assert host.requeues == ["requeue 12"]
     assert "update JobId=12 ExcNodeList=n3" in host.asked.read_text().splitlines()
@@ -156,16 +157,18 @@ OOM = "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some o
     ("attempts", "replaced"),
     [
         ([killed("n2"), killed("n2")], "n2"),
-        ([killed("n2"), killed("n1")], "n1"),  # the last one, although the script is there
+        ([killed("n1"), killed("n1")], "n1"),  # although the script is there
+        ([killed("n2"), killed("n1")], None),
         ([killed("n2", 3), killed("n2", 4), killed("n2", 4)], "n2"),
         ([killed("n2"), killed("n2", word="tasks 1-2")], "n2"),
         ([killed("n2"), killed("n2", how="Exited with exit code 137")], "n2"),  # the program of a task
+        ([killed("n2", 7), killed("n2"), killed("n2")], None),  # it has got beyond that step
         ([killed("n2"), killed("n2", how="Exited with exit code 1")], None),
         ([killed("n2"), OOM + killed("n2", how="Exited with exit code 137")], None),
         ([killed("n2", 3), killed("n2", 4)], None),
         ([killed("n2"), killed("n2", how="Out Of Memory")], None),  # another node has no more
         ([killed("n2", None), killed("n2", None)], None),  # before the first step
-        ([killed("n2"), killed("n9")], None),
+        ([killed("n9"), killed("n9")], None),
     ],
 )
 def test_a_node_on_which_ranks_are_killed_at_one_step_again_is_replaced(
@@ -180,10 +183,26 @@ def test_a_node_on_which_ranks_are_killed_at_one_step_again_is_replaced(
     assert all(not read_host(host.run.attempt(number)).left_out for number in range(len(attempts)))
 
 
-def test_without_a_spare_node_left_none_is_blamed(tmp_path: Path) -> None:
+def test_a_kill_at_that_step_on_the_spare_node_ends_the_run(tmp_path: Path) -> None:
     host = holding(tmp_path)
-    assert call(host, killed("n2"), killed("n2"), killed("n1"), killed("n1"), ALL_DONE) == 0
-    assert [one.node for one in read_host(host.run.attempt(4)).left_out] == ["n2"]
+    assert call(host, killed("n2"), killed("n2"), killed("n3"), ALL_DONE) == 137
+    last = read_host(host.run.attempt(2))
+    assert (last.refused, last.kills, host.requeues) == (Refusal.KILLED_AGAIN, Kills(5, 3, "n2"), [])
+
+
+def test_without_a_spare_node_left_the_run_goes_to_the_queue_without_the_blamed_one(tmp_path: Path) -> None:
+    """Without an answer from Slurm it goes on with all of them."""
+    host = holding(tmp_path)
+    attempts = (LOSE % "n2", killed("n3"), killed("n3"), ALL_DONE)
+    assert call(host, *attempts) == 0
+    host = holding(tmp_path / "again")
+    nodes = "\n".join(f"main {name} 8000 0/8/0/8 (null) idle (null)" for name in ("n1", "n2", "n3", "n4"))
+    host.others = {"sinfo": f'case "$*" in *Features*) echo {quote(nodes)} ;; esac'}
+    host.scontrol = host.scontrol.replace("JobState=RUNNING", "JobState=RUNNING Partition=main")
+    host.environment = {"SLURM_JOB_NUM_NODES": "3"}
+    assert call(host, *attempts) == 137
+    assert host.requeues == ["requeue 12"]
+    assert "update JobId=12 ExcNodeList=n3" in host.asked.read_text().splitlines()
 
 
 def test_nothing_starts_if_slurm_does_not_list_the_nodes(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.slurm_log import EndedBy
+from clusterctl.launcher.observe.state import judge
 from clusterctl.launcher.observe.status import Filter, newest
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
@@ -80,6 +81,27 @@ def test_setup_lines_that_failed_and_who_ended_the_job_are_cached(fabricate: Fab
         last = look(run, kept()).last
         assert (last.ended_by, last.setup[0].code) == (EndedBy.CANCELLATION, 127)
         assert isinstance(last.ended_by, EndedBy)
+
+
+def test_the_nodes_that_a_run_went_on_without_are_cached(fabricate: Fabricate, kept: Any) -> None:
+    gone = {"excluded": [{"node": "n2", "why": "killed"}], "kills": {"step": 5, "times": 2, "without": "n2"}}
+    lost = {"lost": ["n4"], "left_out": [{"node": "n4", "why": "lost", "by": "n5"}]}
+    files: dict[str, Any] = {
+        "attempts/0/host.json": {"attempt": 0, "start": 1.0, "end": 2.0, "exit_code": 137, "requeued": True, **gone},
+        "attempts/1/host.json": {"attempt": 1, "start": 3.0, "end": 4.0, "exit_code": 69, "node_setup_failed": True}
+        | lost,
+        "attempts/1/node_setup/n1.json": {"line": 1, "code": 3},
+    }
+    run = fabricate(files=files)
+    for _ in range(2):
+        evidence = look(run, kept())
+        assert evidence == read_evidence(read_record(run))
+        assert evidence.attempts[0].kills.without == "n2"
+        status = judge(evidence, later())
+        assert [str(one) for one in status.left_out] == [
+            "without n2: a rank was killed there after one had been killed at the same step",
+            "n4 replaced by the spare node n5: it did not answer",
+        ]
 
 
 def test_predecessors_are_cached(fabricate: Fabricate, kept: Any) -> None:

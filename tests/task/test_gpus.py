@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterctl.engine.task.gpus import AmdGpus, NodeGpus, chosen, find_gpus, gpu_defect
+from clusterctl.engine.task.gpus import AmdGpus, NodeGpus, chosen, find_gpus, gpu_defect, kernel_log
 from clusterctl.shared.errors import Cause
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]
@@ -251,3 +254,79 @@ def test_a_gpu_is_broken_if_cuda_and_its_own_count_agree(error: RuntimeError) ->
 def test_nothing_less_makes_a_gpu_a_broken_one(error: Exception, nvml: Any, gpu: str) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": gpu, "SLURMD_NODENAME": "node7"}
     assert gpu_defect(error, environment, lambda _: nvml and NodeGpus(nvml, environment)) is None
+
+
+LAUNCH = "CUDA error: unspecified launch failure"
+XID = "NVRM: Xid (PCI:0000:%s): %d, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """Four GPUs of a node, as NVIDIA's driver lists them."""
+    for minor, bus in enumerate(("18", "3b", "af", "d8")):
+        (tmp_path / f"0000:{bus}:00.0").mkdir()
+        (tmp_path / f"0000:{bus}:00.0" / "information").write_text(f"Model: \t\t H100\nDevice Minor: \t {minor}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "broken"),
+    [
+        (of_torch(LAUNCH, 719), XID % ("3b:00", 79), True),
+        (RuntimeError(LAUNCH), XID % ("AF:00", 79), True),
+        (of_torch(ECC, 214), XID % ("3b:00", 95), True),  # which NVML does not count
+        (of_torch("CUDA error: unknown error", 999), XID % ("3b:00", 48), True),
+        (of_torch(LAUNCH, 719), XID % ("3b:00.0", 94), True),
+        (of_torch(LAUNCH, 719), XID % ("18:00", 79), False),  # another job's
+        (of_torch(LAUNCH, 719), XID % ("3b:00", 31), False),  # a page fault, of a program's mistake
+        (of_torch(LAUNCH, 719), "", False),
+        (of_torch("CUDA error: an illegal memory access was encountered", 700), XID % ("3b:00", 79), False),
+        (RuntimeError(f"it failed: {LAUNCH}"), XID % ("3b:00", 79), False),
+        (ValueError(LAUNCH), XID % ("3b:00", 79), False),
+    ],
+)
+def test_a_gpu_is_broken_if_cuda_and_the_kernels_log_agree(
+    driver: Path, error: Exception, message: str, broken: bool
+) -> None:
+    environment = {"SLURM_STEP_GPUS": "1,2", "CUDA_VISIBLE_DEVICES": "0", "SLURMD_NODENAME": "node7"}
+    log = ["usb 1-1: new device", XID % ("d8:00", 79), message]
+    found = gpu_defect(error, environment, lambda _: None, lambda: log, driver)
+    assert (found is not None) == broken
+    if found:
+        assert re.match(r"GPU [12] of node7 is broken: .* \(Xid \d+ in the kernel's log\)$", found.message)
+        assert (found.cause, found.__cause__) == (Cause.NODE, error)
+
+
+def test_without_slurms_numbers_of_gpus_the_kernels_log_proves_nothing(driver: Path) -> None:
+    """In a cgroup, CUDA's number 0 may be any of the node's."""
+    environment = {"CUDA_VISIBLE_DEVICES": "0"}
+    log = [XID % ("18:00", 79)]
+    assert gpu_defect(of_torch(LAUNCH, 719), environment, lambda _: None, lambda: log, driver) is None
+    assert gpu_defect(of_torch(LAUNCH, 719), {"SLURM_JOB_GPUS": "0"}, lambda _: None, lambda: log, driver) is not None
+
+
+def test_the_kernels_log_is_read_from_the_start_of_the_process_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record at a time; one that has been overwritten meanwhile is skipped."""
+    now = int(time.monotonic() * 1e6)
+    hour = 3_600_000_000
+    records: list[bytes | Exception] = [
+        b"6,1,%d,-;long ago\n" % (now - hour),
+        BrokenPipeError(),
+        b"3,9,%d,-;NVRM: Xid\n SUBSYSTEM=pci\n" % now,
+        BlockingIOError(),
+    ]
+
+    def read(_: int, __: int) -> bytes:
+        record = records.pop(0)
+        if isinstance(record, Exception):
+            raise record
+        return record
+
+    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr("clusterctl.engine.task.gpus._started", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) - 5)
+    assert kernel_log(Path("/dev/null")) == ["NVRM: Xid"]
+    assert records == []
+
+
+def test_where_users_may_not_read_the_kernels_log_it_is_empty(tmp_path: Path) -> None:
+    assert kernel_log(tmp_path / "kmsg") == []

@@ -1,12 +1,14 @@
 """The GPUs of a node: their activity, and whether one is broken.
 
 NVIDIA's are read with NVML (package nvidia-ml-py, which may be missing), AMD's from its driver. After an error of a
-rank, its GPU is broken only if CUDA's own error and the GPU's own count agree (`gpu_defect`).
+rank, its GPU is broken only if CUDA's own error and the GPU's own count or the kernel's log agree (`gpu_defect`).
 """
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.record.place import node_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Gpu = dict[str, Any]
 
@@ -185,34 +187,113 @@ def _text(value: str | bytes) -> str:
 
 _UNCORRECTABLE = 214  # cudaErrorECCUncorrectable
 _ITS_TEXT = "CUDA error: uncorrectable ECC error encountered"  # for torch before 2.8, whose errors have no code
+# CUDA's errors that a program's mistake or a broken GPU may cause: cudaErrorDevicesUnavailable, cudaErrorLaunchFailure,
+# cudaErrorUnknown. An illegal address (700) and a failed assertion (710) are the program's.
+_DOUBTFUL = {
+    46: "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    719: "CUDA error: unspecified launch failure",
+    999: "CUDA error: unknown error",
+}
+# What the driver reports to the kernel's log about a broken GPU, which needs a reset or worse. Others, such as 13, 31,
+# 43 and 45, follow from programs' mistakes. Source: https://docs.nvidia.com/deploy/xid-errors/
+_BROKEN = {
+    48: "an uncorrectable error in its memory",
+    79: "it has fallen off the bus",
+    94: "an uncorrectable error in its memory",
+    95: "an uncorrectable error in its memory",
+}
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f]+):([0-9A-Fa-f]+):([0-9A-Fa-f]+)[^)]*\): (\d+),")
+_DRIVERS_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also after it has fallen off the bus
+_CLOCK_DRIFT = 600.0  # seconds: the log's clock runs from the boot on, and nothing corrects it
 
 
 def gpu_defect(
-    error: BaseException, environment: Mapping[str, str] = os.environ, find: Callable[..., object] = find_gpus
+    error: BaseException,
+    environment: Mapping[str, str] = os.environ,
+    find: Callable[..., object] = find_gpus,
+    log: Callable[[], Iterable[str]] | None = None,
+    drivers_gpus: Path = _DRIVERS_GPUS,
 ) -> TaskError | None:
-    """An error that names the broken GPU, if torch raised `error` for a memory error that this task's GPU counts, too.
+    """An error that names the broken GPU, if torch raised `error` for one, and a second witness confirms it.
 
-    A GPU counts what it could not correct since its driver was loaded (NVML's volatile counter). Without such a count
-    nothing is certain, and the answer is None: AMD's GPUs, those without ECC, and nodes without nvidia-ml-py.
+    The witness of an uncorrectable memory error is the GPU's own count since its driver was loaded (NVML's volatile
+    counter). That of any error which a broken GPU can cause is an Xid about a GPU of this job in the kernel's log,
+    where users may read it (`kernel.dmesg_restrict = 0`). Without one nothing is certain, and the answer is None.
     Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
     """
-    if not _is_of_memory(error):
+    words = ""
+    if _is_of(error, {_UNCORRECTABLE: _ITS_TEXT}):
+        gpus = find(environment)
+        counts = gpus.uncorrected() if isinstance(gpus, NodeGpus) else {}
+        if broken := {index: count for index, count in counts.items() if count > 0}:
+            index, count = max(broken.items(), key=lambda one: one[1])
+            words = f"GPU {index} of {{}} cannot correct an error in its memory (ECC): it counts {count}"
+    if not words and _is_of(error, {_UNCORRECTABLE: _ITS_TEXT} | _DOUBTFUL):
+        own = _addresses(environment, drivers_gpus)
+        for line in (log or kernel_log)():
+            if (found := _XID.search(line)) and (number := int(found[4])) in _BROKEN:
+                address = tuple(int(part, 16) for part in found.groups()[:3])
+                if address in own:
+                    words = (
+                        f"GPU {own[address]} of {{}} is broken: {_BROKEN[number]} (Xid {number} in the kernel's log)"
+                    )
+    if not words:
         return None
-    gpus = find(environment)
-    counts = gpus.uncorrected() if isinstance(gpus, NodeGpus) else {}
-    broken = {index: count for index, count in counts.items() if count > 0}
-    if not broken:
-        return None
-    index, count = max(broken.items(), key=lambda one: one[1])
-    words = f"GPU {index} of {node_name(environment)} cannot correct an error in its memory (ECC): it counts {count}"
-    found = TaskError(words, "show your administrator: nvidia-smi -q -d ECC", cause=Cause.NODE)
-    found.__cause__ = error
+    hint = "show your administrator: nvidia-smi -q -d ECC, and dmesg"
+    defect = TaskError(words.format(node_name(environment)), hint, cause=Cause.NODE)
+    defect.__cause__ = error
+    return defect
+
+
+def _is_of(error: BaseException, errors: Mapping[int, str]) -> bool:
+    """Whether torch raised `error` for one of these errors of CUDA, by its code or, before torch 2.8, its text."""
+    kind, texts = type(error), tuple(errors.values())
+    if kind.__module__.startswith("torch") and kind.__name__ == "AcceleratorError":
+        code = getattr(error, "error_code", None)
+        return code in errors or (code is None and str(error).startswith(texts))
+    return kind is RuntimeError and str(error).startswith(texts)
+
+
+def _addresses(environment: Mapping[str, str], folder: Path) -> dict[tuple[int, ...], int]:
+    """PCI domain, bus and device -> number, of the job's GPUs here: by Slurm's numbers, which are the node's."""
+    found = {}
+    words = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
+    for place in folder.glob("*:*:*.*"):
+        minor = re.search(r"^Device Minor:\s*(\d+)$", _line(place / "information"), re.MULTILINE)
+        if minor and minor[1] in words.split(","):
+            found[tuple(int(part, 16) for part in place.name.split(".")[0].split(":"))] = int(minor[1])
     return found
 
 
-def _is_of_memory(error: BaseException) -> bool:
-    kind = type(error)
-    if kind.__module__.startswith("torch") and kind.__name__ == "AcceleratorError":
-        code = getattr(error, "error_code", None)
-        return code == _UNCORRECTABLE or (code is None and str(error).startswith(_ITS_TEXT))
-    return kind is RuntimeError and str(error).startswith(_ITS_TEXT)
+def kernel_log(path: Path = Path("/dev/kmsg")) -> list[str]:
+    """The kernel's messages since this process has started, and some before; empty where users may not read them."""
+    lines = []
+    with suppress(OSError, ValueError, IndexError):
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - _started()
+        since = time.monotonic() - age - _CLOCK_DRIFT
+        device = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while record := _next_record(device):
+                head, _, text = record.partition(";")
+                if float(head.split(",")[2]) / 1e6 >= since:
+                    lines.append(text.partition("\n")[0])
+        finally:
+            os.close(device)
+    return lines
+
+
+def _next_record(device: int) -> str:
+    """One of kmsg's records, which begin with "PRIORITY,NUMBER,MICROSECONDS,"; empty if there is no further one."""
+    while True:
+        try:
+            return os.read(device, 8192).decode(errors="replace")
+        except BlockingIOError:
+            return ""
+        except BrokenPipeError:  # the record has been overwritten: the next call returns the next one
+            continue
+
+
+def _started() -> float:
+    """When this process started, in seconds since boot."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")

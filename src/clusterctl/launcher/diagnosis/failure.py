@@ -47,6 +47,7 @@ _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
     Refusal.NO_PROGRESS: "this attempt made no progress",
+    Refusal.KILLED_AGAIN: "ranks were killed at the same step again",
     Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
     Refusal.IN_ALLOCATION: "a requeue would end the allocation that it runs in",
     Refusal.REQUEUE_FAILED: "scontrol requeue failed",
@@ -115,7 +116,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
         if refused is Refusal.NO_PROGRESS and attempt.unasked:
             problem = ": nothing shows that it saved, neither a later step logged nor a new file of restart.progress"
-        facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
+        reason = _REFUSALS[refused].format(limit=record.job.restart.limit)
+        if refused is Refusal.KILLED_AGAIN and attempt.kills:
+            reason = str(attempt.kills)
+        facts.append(f"not restarted: {reason}{problem}")
     elif found.cause_class is Cause.PREEMPTED and _state_after(attempt, trace) is State.PREEMPTED:
         # Slurm did not start it again, and its script was not asked to.
         mode = "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"

@@ -64,12 +64,24 @@ class LeftOut(NamedTuple):
 
     def __str__(self) -> str:
         reasons = {"lost": "it did not answer", "down": "Slurm lost it", "check": "it failed its check"}
-        reasons["gpu"] = "a GPU there cannot correct an error in its memory"
+        reasons["gpu"] = "a GPU there is broken"
         reasons["killed"] = "a rank was killed there after one had been killed at the same step"
         why = reasons.get(self.why, f"it was {self.why}")
         if self.by == _WAS_SPARE:
             return f"the spare node {self.node} was left out: {why}"
         return f"{self.node} replaced by the spare node {self.by}: {why}" if self.by else f"without {self.node}: {why}"
+
+
+class Kills(NamedTuple):
+    """A rank was killed when `step` was the last one logged, `times` in a row; `without`: the node then left out."""
+
+    step: int
+    times: int
+    without: str
+
+    def __str__(self) -> str:
+        node = f"without {self.without}" if self.without else "and no node is to blame"
+        return f"a rank was killed {self.times} times in a row at step {self.step}, {node}"
 
 
 class Grown(NamedTuple):
@@ -115,7 +127,7 @@ class HostRecord:
     after a syntax error. `node_setup_start`, `node_setup_end`: when the lines of `node_setup` ran on the nodes;
     `node_setup`: those that failed, and so ended the attempt. `job_state`: how the job of a batch script ended in
     Slurm; `killed_by`: the signal that ended the script. `grown`: it was short of memory or time, and its next job gets
-    more.
+    more. `kills`: a rank was killed, perhaps as in the attempt before.
     """
 
     number: int
@@ -153,6 +165,7 @@ class HostRecord:
     killed_by: int | None = None
     copied: bool = False
     grown: Grown | None = None
+    kills: Kills | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -205,6 +218,7 @@ def read_host(attempt: Attempt) -> HostRecord:
         killed_by=fields.whole("killed_by"),
         copied=fields.whole("attempt") not in (None, attempt.number),
         grown=_grown(fields.table("grown")),
+        kills=_kills(fields.table("kills")),
     )
 
 
@@ -216,6 +230,11 @@ def _left_out(fields: Fields, name: str) -> tuple[LeftOut, ...]:
 def _grown(fields: Fields) -> Grown | None:
     what, had, gets = fields.text("what"), fields.whole("had"), fields.whole("gets")
     return Grown(what, had, gets) if what in ("memory", "time") and had is not None and gets is not None else None
+
+
+def _kills(fields: Fields) -> Kills | None:
+    step, times = fields.whole("step"), fields.whole("times")
+    return Kills(step, times, fields.text("without")) if step is not None and times is not None else None
 
 
 def _missed(attempt: Attempt, host: Fields) -> tuple[str, ...]:

@@ -395,7 +395,7 @@ cctl_may_start_again() {
   ! cctl_wrote || cctl_fruitless=0
   if [ "$cctl_step" -gt "$cctl_furthest" ]; then cctl_furthest=$cctl_step cctl_fruitless=0; fi
   if [ "$cctl_step_saved" -gt "$cctl_furthest_saved" ]; then cctl_furthest_saved=$cctl_step_saved cctl_fruitless=0; fi
-  [ "$cctl_fruitless" -le "$cctl_most_fruitless" ] && { ! cctl_has_spares || cctl_review_nodes; }
+  [ "$cctl_fruitless" -le "$cctl_most_fruitless" ] && { ! cctl_has_spares || cctl_review_nodes; } && ! cctl_exclude_blamed
 }
 cctl_read_saved() { # the furthest step of this attempt's checkpoints
   local cctl_text
@@ -432,6 +432,7 @@ cctl_refusal() {
   elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
   elif [ -n "$cctl_short" ] && [ "${#cctl_more[@]}" -eq 0 ]; then
     if [ -n "$cctl_problem" ]; then echo requeue-failed; else echo "no-more-$cctl_short"; fi
+  elif [ -n "$cctl_doomed" ]; then echo killed-again
   elif [ -z "$cctl_unfit$cctl_taken$cctl_lost$cctl_short" ] && ! cctl_progressed; then echo no-progress
   elif ! cctl_starts_left; then echo restart-limit
   fi
@@ -467,24 +468,6 @@ cctl_time_limit() {
   local cctl_job
   cctl_job=$(cctl_ask 5 scontrol show job "$cctl_own_job")
   [[ $cctl_job =~ [[:space:]]TimeLimit=([0-9:-]+) ]] && echo ", \"limit\": \"${BASH_REMATCH[1]}\""
-}
-# Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
-cctl_leave_out() {
-  [ -z "$cctl_unfit" ] ||
-    (trap '' TERM; cctl_with_retries scontrol update "JobId=$(cctl_next_jobs)" "ExcNodeList=$cctl_unfit") ||
-    echo "clusterctl: cannot exclude $cctl_unfit from the next start"
-}
-cctl_exclude() { # why, nodes: from the next start, beside those that are excluded by now
-  local cctl_job cctl_node cctl_before=''
-  cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
-  [ -n "$cctl_job$cctl_unfit" ] || { echo "clusterctl: cannot exclude ${*:2}: no answer from scontrol" && return; }
-  [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_before=${BASH_REMATCH[1]}
-  [ "$cctl_before" != "(null)" ] || cctl_before=''
-  cctl_unfit=$cctl_before
-  for cctl_node in "${@:2}"; do
-    cctl_unfit+="${cctl_unfit:+,}$cctl_node"
-    cctl_excluded+="${cctl_excluded:+, }{\"node\": \"$cctl_node\", \"why\": \"$1\"}"
-  done
 }
 cctl_close() {
   cctl_end_standby
@@ -532,7 +515,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_node_setup_failed$cctl_full$cctl_loss$cctl_grown$cctl_kills${cctl_excluded:+, \"excluded\": [$cctl_excluded]}$1"
 }
 # Without the attempt in its environment: what carries it is ended before the next one.
 cctl_notify() {
@@ -553,7 +536,6 @@ cctl_refused=''
 cctl_problem=''
 cctl_limit=''
 cctl_defect='' # the nodes of broken GPUs
-cctl_excluded='' # JSON: the nodes that Slurm does not give to the next attempt
 [ -n "$cctl_signal$cctl_asked" ] || ! cctl_gpu_broke || cctl_defect=${cctl_broken[*]}
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 cctl_short=''  # memory or time, if the run was short of that, and may go on with more
@@ -563,16 +545,19 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] && [ -z "$cctl_node_setu
   { [ -n "$cctl_asked$cctl_unfit$cctl_lost$cctl_defect" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
     [ -n "$cctl_short$cctl_taken" ] || { cctl_preempted && cctl_taken=yes; }; }; then
-  if cctl_may_start_again; then
+  cctl_count_kills
+  if [ -z "$cctl_doomed" ] && cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
   if [ -n "$cctl_defect" ]; then cctl_exclude gpu "${cctl_broken[@]}"
-  elif [ -n "$cctl_unfit" ]; then
+  elif [ -n "$cctl_unfit" ] && [ -z "$cctl_excluded" ]; then
     IFS=, read -ra cctl_broken < <(echo "$cctl_unfit")
     cctl_exclude check "${cctl_broken[@]}"
+  elif [ -z "$cctl_excluded" ]; then
+    cctl_exclude_blamed
   fi
   [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)

@@ -49,13 +49,11 @@ cctl_out_of_time() {
   return 1
 }
 cctl_short_of() { # asks Slurm what this job has, and what its partition allows
-  local cctl_job cctl_partition='' cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_size
+  local cctl_job cctl_allowed='' cctl_had cctl_gets cctl_most='' cctl_size
   cctl_job=$(cctl_ask 10 scontrol show job "$cctl_own_job")
   [ -n "$cctl_job" ] || { cctl_problem=', "requeue_problem": "no answer from scontrol show job"' && return 1; }
-  if [[ $cctl_job =~ [[:space:]]Partition=([^[:space:],]+) ]]; then
-    cctl_partition=${BASH_REMATCH[1]}
-    cctl_allowed=$(cctl_ask 10 scontrol show partition "$cctl_partition")
-  fi
+  [[ ! $cctl_job =~ [[:space:]]Partition=([^[:space:],]+) ]] ||
+    cctl_allowed=$(cctl_ask 10 scontrol show partition "${BASH_REMATCH[1]}")
   if [ "$cctl_short" = time ]; then
     [[ $cctl_job =~ [[:space:]]TimeLimit=([0-9:-]+) ]] || return
     cctl_had=$(cctl_seconds "${BASH_REMATCH[1]}") cctl_gets=$((cctl_had * cctl_grow_time / 100))
@@ -86,43 +84,14 @@ cctl_short_of() { # asks Slurm what this job has, and what its partition allows
 # The MiB that as many nodes of the partition have as the job needs, of those that it may run on: the larger nodes are of
 # no use to a job that excludes them. The nodes that it names (`nodelist`) must all have it. Empty if unknown.
 cctl_most_memory() {
-  local cctl_name cctl_node cctl_size cctl_features cctl_needed=${SLURM_JOB_NUM_NODES:-1} cctl_wanted='' cctl_avoided=''
-  local cctl_own=() cctl_others=()
-  [[ ! $cctl_job =~ [[:space:]]ReqNodeList=([^[:space:]]+) ]] || cctl_wanted=$(cctl_names_of "${BASH_REMATCH[1]}")
-  [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_avoided=$(cctl_names_of "${BASH_REMATCH[1]}")
-  while read -r cctl_name cctl_node cctl_size cctl_features; do
-    [ "$cctl_name" = "$cctl_partition" ] && [[ $cctl_size =~ ^[0-9]+ ]] && cctl_size=${BASH_REMATCH[0]} || continue
-    if [[ $cctl_wanted == *" $cctl_node "* ]]; then cctl_own+=("$cctl_size")
-    elif [[ $cctl_avoided != *" $cctl_node "* ]] && cctl_has_features "$cctl_features"; then cctl_others+=("$cctl_size"); fi
-  done < <(cctl_ask 10 sinfo -h -N -o '%R %N %m %f')
+  local cctl_named cctl_size cctl_needed=${SLURM_JOB_NUM_NODES:-1} cctl_own=() cctl_others=()
+  while read -r cctl_named _ cctl_size _; do
+    if [ "$cctl_named" = named ]; then cctl_own+=("$cctl_size"); else cctl_others+=("$cctl_size"); fi
+  done < <(cctl_list_allowed)
   mapfile -t cctl_others < <(printf '%s\n' "${cctl_others[@]}" | sort -rn)
   cctl_needed=$((cctl_needed - ${#cctl_own[@]}))
   [ "$cctl_needed" -le 0 ] || cctl_own+=("${cctl_others[cctl_needed - 1]}")
   printf '%s\n' "${cctl_own[@]}" | sort -n | { read -r cctl_size && echo "$cctl_size"; }
-}
-cctl_names_of() { # a list of nodes, as Slurm shows it: its names between spaces
-  [ "$1" = '(null)' ] || echo " $(cctl_ask 10 scontrol show hostnames "$1" | tr '\n' ' ')"
-}
-# Whether a node with these features fulfils the job's constraint, which Slurm reads from left to right: `a > !b` is "a and
-# b" of truth values, and `a >= !b` is "a or b", both of the same precedence. With counts, as in `[a*2&b*1]`, some nodes
-# have the one and some the other.
-cctl_has_features() {
-  local cctl_text='' cctl_value='' cctl_one cctl_next='^([][()&|,]|\*[0-9]+|[^][()&|,*]+)(.*)$'
-  [[ $cctl_job =~ [[:space:]]Features=([^[:space:]]+) ]] && cctl_text=${BASH_REMATCH[1]}
-  [ "${cctl_text:-(null)}" != '(null)' ] || return 0
-  [[ $cctl_text != *'*'* ]] || cctl_text=${cctl_text//&/|}
-  while [[ $cctl_text =~ $cctl_next ]]; do
-    cctl_one=${BASH_REMATCH[1]} cctl_text=${BASH_REMATCH[2]}
-    case $cctl_one in
-      '[' | '(') cctl_value+='(' ;;
-      ']' | ')') cctl_value+=')' ;;
-      '&' | ',') cctl_value+='>!' ;;
-      '|') cctl_value+='>=!' ;;
-      '*'*) ;;
-      *) [[ ,$1, == *",$cctl_one,"* ]] && cctl_value+=1 || cctl_value+=0 ;;
-    esac
-  done
-  [ -n "$cctl_text" ] || ((cctl_value)) 2>/dev/null
 }
 cctl_seconds() { # in a limit as Slurm shows it: 1-02:03:04 or 03:04
   local cctl_days=0 cctl_clock=$1 cctl_parts

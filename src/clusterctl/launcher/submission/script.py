@@ -1,7 +1,8 @@
 """The batch script of a run or of an array as a pure function of the plan. Slurm and the emulator run the same script.
 
 The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `spares.sh` (jobs
-that may lose nodes), `work.sh`, `setup.sh`, `successor.sh`, `grow.sh` (with `restart.grow`) and `batch.sh` after them.
+that may lose nodes), `work.sh`, `setup.sh`, `successor.sh`, `leave_out.sh`, `grow.sh` (with `restart.grow`) and
+`batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def render(plan: Plan) -> str:
             part("work.sh"),
             part("setup.sh"),
             part("successor.sh"),
+            part("leave_out.sh"),
             *growing,
             part("batch.sh"),
         ]

@@ -2,7 +2,6 @@
 # when it loses a node (--no-kill). Each attempt chooses the nodes of its ranks by name; what it knows passes to the next.
 declare +x cctl_nodes_so_far=${cctl_nodes_so_far:-//} # the chosen ones / the spare ones / those left out
 declare +x cctl_guards=${cctl_guards:-} cctl_guard_pid=${cctl_guard_pid:-}
-declare +x cctl_died_at=${cctl_died_at:-} # the last logged step of the attempt before, if one of its ranks was killed
 cctl_lost=() # those of the attempt's nodes that have been lost
 cctl_choose_nodes() {
   local cctl_all
@@ -76,23 +75,6 @@ cctl_replace_unfit() { # those that failed their check, before any rank has star
   cctl_use_nodes
   cctl_record host.json ""
 }
-# If ranks are killed twice in a row at the same step, the node of the last one may be broken, unless memory was short. Its
-# name is in srun's first line about a task: those of the others follow. The task of a killed program exits with 137.
-cctl_replace_blamed() {
-  local cctl_line cctl_before=$cctl_died_at
-  cctl_died_at=''
-  [ "$cctl_step" -ge 0 ] && cctl_rank_killed || return 0
-  cctl_died_at=$cctl_step
-  [ "$cctl_step" = "$cctl_before" ] && [ "${#cctl_idle[@]}" -gt 0 ] || return 0
-  ! grep -qsiE 'oom[-_ ]kill' "$cctl_attempt/host.log" || return 0
-  while IFS= read -r cctl_line; do
-    [[ $cctl_line =~ ^srun:\ error:\ ([^\ ]+):\ tasks?\ [0-9,-]+:\ (.*) ]] || continue
-    case ${BASH_REMATCH[2]} in
-      Killed* | *" exit code 137") cctl_replace killed "${BASH_REMATCH[1]}" && cctl_died_at='' ;;
-    esac
-    return 0
-  done <"$cctl_attempt/host.log"
-}
 # Before a restart in the job: Slurm may have lost a node first, and one that it drains is worse than a spare one. Fails if
 # too few nodes are left.
 cctl_review_nodes() {
@@ -119,11 +101,13 @@ cctl_review_nodes() {
   for cctl_node in "${cctl_chosen[@]}"; do
     [ "${#cctl_idle[@]}" -eq 0 ] || ! cctl_is_among "$cctl_node" "${cctl_poor[@]}" || cctl_replace drained "$cctl_node"
   done
-  cctl_replace_blamed
+  if cctl_is_among "$cctl_blamed" "${cctl_chosen[@]}" && [ "${#cctl_idle[@]}" -gt 0 ]; then
+    cctl_replace killed "$cctl_blamed"
+    cctl_go_without_blamed
+  fi
   cctl_idle+=("${cctl_worse[@]}")
   cctl_nodes_so_far="${cctl_chosen[*]}/${cctl_idle[*]}/${cctl_left_out[*]}"
   cctl_kept=("cctl_nodes_so_far=$cctl_nodes_so_far" "cctl_guards=$cctl_guards" "cctl_guard_pid=$cctl_guard_pid")
-  cctl_kept+=("cctl_died_at=$cctl_died_at")
   cctl_enough_nodes
 }
 

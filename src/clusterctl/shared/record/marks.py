@@ -111,6 +111,7 @@ class Refusal(StrEnum):
     SUPERSEDED = "superseded"
     CANCELLED = "cancelled"
     NO_PROGRESS = "no-progress"
+    KILLED_AGAIN = "killed-again"
     RESTART_LIMIT = "restart-limit"
     IN_ALLOCATION = "in-allocation"
     REQUEUE_FAILED = "requeue-failed"

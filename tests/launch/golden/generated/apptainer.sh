@@ -83,4 +83,6 @@ cctl_tracker=()
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh

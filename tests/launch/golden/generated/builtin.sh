@@ -81,4 +81,6 @@ cctl_tracker=()
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh

@@ -87,4 +87,6 @@ cctl_tracker=()
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh

@@ -69,4 +69,6 @@ cctl_tracker=()
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh

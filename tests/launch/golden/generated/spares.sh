@@ -82,4 +82,6 @@ cctl_guard=(
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh

@@ -84,4 +84,6 @@ cctl_tracker=()
 
 # successor.sh
 
+# leave_out.sh
+
 # batch.sh
