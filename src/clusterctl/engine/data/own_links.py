@@ -200,7 +200,7 @@ def typed_link_graph(result: Any, name: str, notes: list[str] | None = None) -> 
         f"{split}_{name}": messages[split][name]
         for split in ("val", "test")
         if not _are_equal(messages[split], messages["train"])
-        for name in ("indptr", "indices")
+        for name in ("indptr", "indices", *OF_EDGES)
     }
     return TypedLinkGraph(
         **nodes,
@@ -244,9 +244,9 @@ def _edges_of(messages: Mapping[str, Any], relation: EdgeType) -> Tensor:
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(
-        torch.equal(array, other[name][relation])
-        for name in ("indptr", "indices")
-        for relation, array in one[name].items()
+        {*one[name]} == {*other[name]}
+        and all(torch.equal(array, other[name][relation]) for relation, array in one[name].items())
+        for name in ("indptr", "indices", *OF_EDGES)
     )
 
 

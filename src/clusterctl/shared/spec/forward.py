@@ -19,6 +19,7 @@ _KNOWN_BY_TYPE = (
     *(*_OF_TYPES, "n_id_dict", "batch_size"),
     *("batch_dict", "time_dict", "seed_time"),  # in data with times
     *("num_sampled_nodes_dict", "num_sampled_edges_dict"),
+    *(f"{name}_dict" for name in OF_EDGES),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,16 @@ from clusterctl.engine.training.own.model import (
 )
 from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.engine.graph.hops import TypedHop
-    from clusterctl.engine.graph.storage import EdgeType
+    from clusterctl.engine.graph.storage import EdgeType, HeteroGraph
     from clusterctl.engine.graph.subgraphs import TypedSubgraph
 
+H = TypeVar("H", bound="HeteroGraph")
 Rows = dict[str, Tensor]
 _MOST_LAYERS = 64  # of a model that trims hops by itself
 
@@ -47,6 +49,24 @@ class TypedModel(OwnModel):
         if not self.by_layer and (problem := self.form.problem_with_types):
             what, hint = problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
+
+    def with_used_edges(self, graph: H, *, quiet: bool) -> H:
+        """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
+
+        Raises TaskError if the model needs one that the graph lacks.
+        """
+        given = [name for name in OF_EDGES if getattr(graph, name)]
+        for name in OF_EDGES:
+            if f"{name}_dict" in self.form.required and name not in given:
+                hint = f"set {name} of a type of edges in the function of data.load, or give {name}_dict a default"
+                what = f"{self.name}: {self.method} needs {name}_dict, and no type of edges has {name}"
+                raise TaskError(what, hint, Cause.USER)
+        takes = not self.by_layer and self.form.takes_data
+        unused = [name for name in given if not takes and (self.by_layer or f"{name}_dict" not in self.form.names)]
+        if unused and not quiet:
+            print(f"{self.name} does not take {' and '.join(f'{name}_dict' for name in unused)}: not used")
+        without: dict[str, Any] = {name: {} for name in unused}
+        return replace(graph, **without)
 
     @torch.no_grad()
     def begin(self, sample: Any, x: Rows, *, quiet: bool) -> None:
@@ -139,6 +159,10 @@ class TypedModel(OwnModel):
             "edge_index_dict": subgraph.edge_index,
             "n_id_dict": subgraph.places,
         }
+        like = next(iter(x.values()))
+        for name in OF_EDGES:
+            by_type = subgraph.of_edges(name)
+            found[f"{name}_dict"] = {relation: own.to(like.device, like.dtype) for relation, own in by_type.items()}
         if len(self.kinds) == 1:
             found["batch_size"] = subgraph.seeds.get(self.kind, 0)
         trees = subgraph.trees
@@ -179,8 +203,9 @@ class TypedModel(OwnModel):
             for name in ("batch", "time"):
                 if kind in found.get(f"{name}_dict", {}):
                     data[kind][name] = found[f"{name}_dict"][kind]
-        for relation, edges in found["edge_index_dict"].items():
-            data[relation].edge_index = edges
+        for name in ("edge_index", *OF_EDGES):
+            for relation, values in found[f"{name}_dict"].items():
+                data[relation][name] = values
         for name in ("batch_size", "seed_time"):
             if name in found:
                 data[name] = found[name]
