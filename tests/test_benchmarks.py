@@ -70,13 +70,13 @@ def test_the_growth_of_a_seed_is_a_line_with_its_interval(monkeypatch: pytest.Mo
     from scipy.stats import linregress
 
     random, places = np.random.default_rng(0), np.log([0.01, 0.02, 0.05, 0.12])
-    inside, tries = 0, 2000
+    inside, tries = 0, 500
     for _ in range(tries):
         values = 0.7 + 0.05 * places + 0.02 * random.standard_normal(4)
         line, known = fitted([*zip(places.tolist(), values.tolist(), strict=True)]), linregress(places, values)
         assert np.allclose([line.slope, line.at_zero, line.slope_error], [known.slope, known.intercept, known.stderr])
         inside += line.low < 0.7 + 0.02 * random.standard_normal() < line.high
-    assert abs(inside / tries - 0.95) < 0.02
+    assert abs(inside / tries - 0.95) < 0.04
     assert "it takes three graphs" in growth([(0.0, 1.0), (1.0, 2.0)])
     assert "at the real size 1.00 core-ms a seed (95 %: 1.00 to 1.00)" in growth(
         [(-2.0, 0.5), (-1.0, 0.75), (0.0, 1.0)]

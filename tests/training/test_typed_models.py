@@ -503,7 +503,11 @@ class Aware(Net):
 
 class TakesData(Net):
     def forward(self, data: Any) -> Any:  # type: ignore[override]
-        assert len(data.seed_time) == data.batch_size
+        assert len(data.seed_time) == data.batch_size == data["customer"].batch_size == len(data["customer"].seed_time)
+        assert {kind: sum(own) for kind, own in data.num_sampled_nodes_dict.items()} == {
+            kind: data[kind].num_nodes for kind in data.node_types
+        }
+        assert sum(map(sum, data.num_sampled_edges_dict.values())) == data.num_edges
         assert len(data["purchase"].time) == len(data["purchase"].batch) == data["purchase"].num_nodes
         x = {kind: self.encode[kind](rows) for kind, rows in data.x_dict.items()}
         for conv in self.convs:
@@ -511,7 +515,21 @@ class TakesData(Net):
         return self.head(x["customer"])
 
 
-@pytest.mark.parametrize("model", [Aware, TakesData])
+class TakesBatch(TakesData):
+    def forward(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().forward(batch)
+
+
+class ChangesDicts(Net):
+    def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: Any, batch_dict: Any) -> Any:  # type: ignore[override]
+        x = {kind: self.encode[kind](rows) for kind, rows in x_dict.items()}
+        rows = self.head(self.convs[0](x, edge_index_dict)["customer"])
+        for given in (x_dict, edge_index_dict, n_id_dict, batch_dict):
+            given.pop(next(iter(given)))
+        return rows
+
+
+@pytest.mark.parametrize("model", [Aware, TakesData, TakesBatch, ChangesDicts])
 def test_forward_gets_what_it_names(model: type, users: Any, lone_task: Task) -> None:
     users.Net = model
     objective = TypedNodeClassification(shop(200)[0], replace(TRAIN, fan_out=(3, 2)), lone_task)

@@ -48,7 +48,9 @@ class Forward:
 
     @property
     def takes_data(self) -> bool:
-        """Whether it takes one of PyG's `Data`."""
+        """Whether it takes one of PyG's `Data`, which may be named `batch` if there is nothing to be a batch of."""
+        if self.required == ("batch",):
+            return not {"x", "edge_index", *_OF_TYPES} & {*self.optional}
         return len(self.required) == 1 and self.required[0] not in (*KNOWN, *_SPARSE, *_KNOWN_BY_TYPE)
 
     @property

@@ -154,10 +154,10 @@ class TypedModel(OwnModel):
         return broken_parameter(self.model) or self.method
 
     def _arguments(self, subgraph: TypedSubgraph, x: Rows) -> tuple[list[Any], dict[str, Any]]:
-        found: dict[str, Any] = {
-            "x_dict": x,
-            "edge_index_dict": subgraph.edge_index,
-            "n_id_dict": subgraph.places,
+        found: dict[str, Any] = {  # copies: a model may change its dicts
+            "x_dict": dict(x),
+            "edge_index_dict": dict(subgraph.edge_index),
+            "n_id_dict": dict(subgraph.places),
         }
         like = next(iter(x.values()))
         for name in OF_EDGES:
@@ -167,12 +167,10 @@ class TypedModel(OwnModel):
             found["batch_size"] = subgraph.seeds.get(self.kind, 0)
         trees = subgraph.trees
         if trees is not None:
-            found |= {"batch_dict": trees.of_rows, "seed_time": trees.latest}
+            found |= {"batch_dict": dict(trees.of_rows), "seed_time": trees.latest}
             found["time_dict"] = {
                 kind: times[subgraph.places[kind]] for kind, times in subgraph.graph.node_times.items()
             }
-        if self.form.takes_data:
-            return [self._as_data(found)], {}
         for name, by_depth, whole in (
             ("num_sampled_nodes_dict", subgraph.rows_by_depth, subgraph.places),
             ("num_sampled_edges_dict", subgraph.edges_by_depth, subgraph.edge_index),
@@ -181,6 +179,8 @@ class TypedModel(OwnModel):
                 kind: (tensor.size(-1), *[0] * (_MOST_LAYERS - 1)) for kind, tensor in whole.items()
             }
             found[name] = {kind: list(own) for kind, own in counts.items()}
+        if self.form.takes_data:
+            return [self._as_data(found)], {}
         found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]
         for name in self.form.required:
             if name not in found:
@@ -193,22 +193,22 @@ class TypedModel(OwnModel):
                 raise TaskError(f"{self.name}: {self.form.written}: nobody fills {name}, since {why}", hint, Cause.USER)
         return [], {name: found[name] for name in self.form.names if name in found}
 
-    @staticmethod
-    def _as_data(found: Mapping[str, Any]) -> Any:
+    def _as_data(self, found: Mapping[str, Any]) -> Any:
+        """A batch with the attributes that PyG's NeighborLoader gives."""
         from torch_geometric.data import HeteroData  # late: only for such models, which import it anyway
 
         data = HeteroData()
         for kind, rows in found["x_dict"].items():
             data[kind].x, data[kind].n_id = rows, found["n_id_dict"][kind]
-            for name in ("batch", "time"):
+            for name in ("batch", "time", "num_sampled_nodes"):
                 if kind in found.get(f"{name}_dict", {}):
                     data[kind][name] = found[f"{name}_dict"][kind]
-        for name in ("edge_index", *OF_EDGES):
+        for name in ("edge_index", *OF_EDGES, "num_sampled_edges"):
             for relation, values in found[f"{name}_dict"].items():
                 data[relation][name] = values
         for name in ("batch_size", "seed_time"):
             if name in found:
-                data[name] = found[name]
+                data[name] = data[self.kind][name] = found[name]
         return data
 
 
