@@ -390,6 +390,10 @@ def put(which: int, kind: Any, attribute: str, value: Any) -> Callable[[list[Het
             put(1, BUYS, "edge_label_index", torch.tensor([[40], [0]])),
             "val: user, buys, item: edge_label_index has sour",
         ),
+        (
+            lambda parts: put(1, KNOWS, "edge_attr", torch.ones(parts[1][KNOWS].num_edges))(parts),
+            "val: only one of it and train has edge_attr of .'user', 'knows', 'user'. that can be used",
+        ),
         (put(1, BUYS, "edge_label_index", torch.tensor([[0], [30]])), "edge_label_index has targets from 30 to 30"),
         (put(1, BUYS, "edge_label", torch.ones(3)), r"val: user, buys, item: edge_label has shape \[3\]"),
         (put(1, BUYS, "edge_label", torch.full((40,), 4)), "edge_label has values such as 4|edge_label has shape"),

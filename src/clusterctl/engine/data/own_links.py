@@ -261,6 +261,10 @@ def _check_same(given: Given, train: tuple[Any, Any], own: tuple[Any, Any], wher
     if different := {*train[1]["indptr"]} ^ {*own[1]["indptr"]}:
         what = f"{where}only one of it and train has edges of type {min(different)}"
         raise given.wrong(what, "give all three the same types of edges, if need be without edges")
+    for name in OF_EDGES:
+        if different := {*train[1][name]} ^ {*own[1][name]}:
+            what = f"{where}only one of it and train has {name} of {min(different)} that can be used"
+            raise given.wrong(what, "give it to all three, with a finite number for each edge, or to none")
 
 
 def _predicted_type(given: Given, parts: Mapping[str, Any]) -> EdgeType:
