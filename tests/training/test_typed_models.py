@@ -242,6 +242,18 @@ class Weighted(nn.Module):
         return self.last(x, edge_index_dict, weights)
 
 
+class OfOneType(nn.Module):
+    """For `to_hetero`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GATv2Conv((-1, -1), 4, edge_dim=3, add_self_loops=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        out: Tensor = self.conv(x, edge_index, edge_attr)
+        return out
+
+
 class WeightedData(Weighted):
     def forward(self, data: Any) -> Any:  # type: ignore[override]
         return super().forward(data.x_dict, data.edge_index_dict, data.edge_attr_dict, data.edge_weight_dict)
@@ -281,6 +293,20 @@ def test_numbers_of_edges_reach_a_model_as_in_pyg(users: Any, lone_task: Task, m
         torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
         loss = F.cross_entropy(expected[graph.train], graph.y[graph.train])
         torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
+
+
+def test_numbers_of_edges_reach_a_model_of_to_hetero(users: Any, lone_task: Task) -> None:
+    data = with_attributes(import_module("academy").load())
+    del data["institute"], data["author", "works_at", "institute"], data["institute", "rev_works_at", "author"]
+    graph = relations_of(data, "load")
+    graph = replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
+    users.make = lambda metadata: to_hetero(OfOneType(), metadata)
+    objective = TypedNodeClassification(graph, replace(TRAIN, model="users:make", options={}), lone_task)
+    model = objective._own.model.eval()
+    attributes = {one: own.double() for one, own in data.edge_attr_dict.items()}
+    with torch.no_grad():
+        expected = model(graph.x, data.edge_index_dict, attributes)[PAPER]
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
 
 
 def test_numbers_of_edges_that_a_model_does_not_take_are_named(users: Any, lone_task: Task, capsys: Any) -> None:

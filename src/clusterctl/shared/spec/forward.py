@@ -100,7 +100,8 @@ class Forward:
         if self.rest:
             hint = "name its arguments, such as x_dict, edge_index_dict"
             return f"{self.written}: it is unknown what *{self.rest} takes", hint
-        known = _KNOWN_BY_TYPE if self.is_by_type else (*_KNOWN_BY_TYPE, "x", "edge_index")  # those of to_hetero
+        of_to_hetero = () if self.is_by_type else ("x", "edge_index", *OF_EDGES)
+        known = (*_KNOWN_BY_TYPE, *of_to_hetero)
         unknown = [name for name in self.required if name not in known]
         if self.takes_data or (self.required and not unknown):
             return None

@@ -55,14 +55,18 @@ class TypedModel(OwnModel):
 
         Raises TaskError if the model needs one that the graph lacks.
         """
-        given = [name for name in OF_EDGES if getattr(graph, name)]
+        unused = []
         for name in OF_EDGES:
-            if f"{name}_dict" in self.form.required and name not in given:
-                hint = f"set {name} of a type of edges in the function of data.load, or give {name}_dict a default"
-                what = f"{self.name}: {self.method} needs {name}_dict, and no type of edges has {name}"
+            argument = (
+                f"{name}_dict" if self.form.is_by_type else name
+            )  # a model of to_hetero has the names of one type
+            if getattr(graph, name):
+                is_used = not self.by_layer and (self.form.takes_data or argument in self.form.names)
+                unused += [] if is_used else [name]
+            elif argument in self.form.required and not self.by_layer:
+                hint = f"set {name} of a type of edges in the function of data.load, or give {argument} a default"
+                what = f"{self.name}: {self.method} needs {argument}, and no type of edges has {name}"
                 raise TaskError(what, hint, Cause.USER)
-        takes = not self.by_layer and self.form.takes_data
-        unused = [name for name in given if not takes and (self.by_layer or f"{name}_dict" not in self.form.names)]
         if unused and not quiet:
             print(f"{self.name} does not take {' and '.join(f'{name}_dict' for name in unused)}: not used")
         without: dict[str, Any] = {name: {} for name in unused}
@@ -181,7 +185,7 @@ class TypedModel(OwnModel):
             found[name] = {kind: list(own) for kind, own in counts.items()}
         if self.form.takes_data:
             return [self._as_data(found)], {}
-        found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]
+        found |= {name: found[f"{name}_dict"] for name in ("x", "edge_index", *OF_EDGES)}  # of to_hetero
         for name in self.form.required:
             if name not in found:
                 why, hint = "the data has no times", f"give {name} a default, or set time of the nodes or edges"
