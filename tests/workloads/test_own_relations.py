@@ -290,6 +290,7 @@ def test_what_is_not_used_is_named() -> None:
     data, notes = tables(), list[str]()
     data["user", "knows", "user"].edge_index = torch.empty(2, 0, dtype=torch.int64)
     data["lonely"].x = torch.randn(3, 1)
+    data.seed_time = torch.arange(5)  # not of a type
     data["sale"].price = torch.randn(6)
     data["user"].time = torch.tensor([0, 8, 0, 0])
     data[SALE].edge_attr = torch.randn(5, 1)
@@ -300,6 +301,7 @@ def test_what_is_not_used_is_named() -> None:
         "sale, of, user: edge_attr is not used: it has shape [5, 1], and there are 6 edges",
         "sale, of, user: edge_weight is not used: it has NaN or infinity",
         "sale: price is not used",
+        "the graph itself: seed_time is not used",
         "there are no edges of type user, knows, user",
         "user: 1 of 5 rows are earlier than the node that they are about",
     ]

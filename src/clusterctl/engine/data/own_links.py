@@ -227,7 +227,7 @@ def _messages_by_type(
     for store in data.stores:
         for name in (*_TIMES, *(_LABELS if store is data[edge_type] else ())):
             if name in store:
-                timed += [str(store._key)] if name in _TIMES else []  # noqa: SLF001 - PyG's only name of it
+                timed += [str(store._key or "the graph itself")] if name in _TIMES else []  # noqa: SLF001 - PyG's only name
                 del store[name]
     if timed:
         given.notes.append(f"times of {', '.join(timed)} are not used: examples see edges of any time")

@@ -110,6 +110,7 @@ def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any]
             if values is not None:
                 by_type[edge_type] = values[order]
         given.unused([data[edge_type]], ["edge_index", *OF_EDGES, *([attribute] if attribute else [])], where)
+    given.unused([store for store in data.stores if store._key is None], [], f"{part}the graph itself: ")  # noqa: SLF001
     if not found:
         raise given.wrong(f"{part}it has no edges", "set edge_index of at least one type of edges")
     empty = [", ".join(edge_type) for edge_type, (_, indices) in found.items() if not indices.numel()]
