@@ -85,9 +85,8 @@ def test_edges_are_those_of_the_data_whatever_the_type_of_their_numbers(name: st
     pairs = torch.randint(nodes, (2, 200_000), generator=random).unique(dim=1)[:, 1:]
     data = Data(x=torch.arange(nodes)[:, None], edge_index=pairs.to(dtype), edge_attr=torch.arange(pairs.size(1)))
     if name == "old":
-        _, n_id, ((edges, e_id, _),) = next(
-            iter(NeighborSampler(data.edge_index, [2], num_nodes=nodes, batch_size=256))
-        )
+        loader = NeighborSampler(data.edge_index, [2], num_nodes=nodes, batch_size=256)
+        _, n_id, (edges, e_id, _) = next(iter(loader))
         assert torch.equal(n_id[edges], pairs[:, e_id])
         return
     if name == "shadow":
