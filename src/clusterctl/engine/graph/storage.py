@@ -101,6 +101,11 @@ class HeteroGraph:
         """Whether examples see only what is not later than they are."""
         return bool(self.edge_times)
 
+    @property
+    def has_edge_numbers(self) -> bool:
+        """Whether any edges have weights or attributes."""
+        return bool(self.edge_weight or self.edge_attr)
+
     def relation(self, edge_type: EdgeType) -> Adjacency:
         """The edges of this type."""
         return Adjacency(self.indptr[edge_type], self.indices[edge_type])

@@ -319,7 +319,7 @@ class TypedSampler:
         self._graph, self._fan_out, self._seed = graph, fan_out, seed
         self._replace, self._last = replace, last
         self._relations = list(graph.indptr)
-        self._places = bool(graph.edge_weight or graph.edge_attr)
+        self._places = graph.has_edge_numbers
         arrays = list(graph.indices.values())
         edges, self._device = sum(map(len, arrays)), arrays[0].device
         engine = engine_for(edges, self._device)
@@ -480,7 +480,8 @@ def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: i
                 edges[relation] = found[relation][1]
         if sum(map(len, nodes.values())) == known:
             break
-    return TypedSubgraph(graph, nodes, edge_index, {kind: len(own) for kind, own in seeds.items()}, edges=edges)
+    known = edges if graph.has_edge_numbers else None
+    return TypedSubgraph(graph, nodes, edge_index, {kind: len(own) for kind, own in seeds.items()}, edges=known)
 
 
 def typed_whole(graph: HeteroGraph) -> TypedSubgraph:
