@@ -480,8 +480,8 @@ def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: i
                 edges[relation] = found[relation][1]
         if sum(map(len, nodes.values())) == known:
             break
-    known = edges if graph.has_edge_numbers else None
-    return TypedSubgraph(graph, nodes, edge_index, {kind: len(own) for kind, own in seeds.items()}, edges=known)
+    of_seeds = {kind: len(own) for kind, own in seeds.items()}
+    return TypedSubgraph(graph, nodes, edge_index, of_seeds, edges=edges if graph.has_edge_numbers else None)
 
 
 def typed_whole(graph: HeteroGraph) -> TypedSubgraph:

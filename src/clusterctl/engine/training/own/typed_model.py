@@ -55,7 +55,7 @@ class TypedModel(OwnModel):
 
         Raises TaskError if the model needs one that the graph lacks.
         """
-        unused = []
+        unused: list[str] = []
         for name in OF_EDGES:
             argument = (
                 f"{name}_dict" if self.form.is_by_type else name
