@@ -83,4 +83,7 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
-    measure()
+    if sys.argv[1:] in ([], ["--help"]):
+        print(__doc__)
+    else:
+        measure()

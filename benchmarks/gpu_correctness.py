@@ -354,4 +354,7 @@ def _collectives_for_buffers(graph: Graph, task: Task) -> int:
 
 
 if __name__ == "__main__":
-    _rank(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[1:] in ([], ["--help"]):
+        print(__doc__)
+    else:
+        _rank(sys.argv[1], int(sys.argv[2]))

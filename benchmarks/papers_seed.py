@@ -7,11 +7,14 @@ its own with the allocator of a run, in a memory cgroup of --memory, which needs
 The largest graph is measured with its features on disk, too, in a cgroup with room for the edges, 64 bytes a node,
 --cache and 2 GiB, for torch and two steps. The pages of a file are dropped from the page cache before.
 
-At the end, a line through the figures over the logarithm of the nodes is continued to the size of the real data set.
+At the end, a line through the medians over the logarithm of the nodes is continued to the size of the real data set,
+with the 95 % interval that follows from how far the graphs are from the line (Student's t). That takes three graphs:
+two determine a line exactly. Whether the growth stays logarithmic beyond the largest graph is not in it.
 Published figures for the same network, from whole epochs on clusters with other processors, network included:
 DistGNN-MB 2.4 (arXiv 2211.06385: 20 s for 1,207,179 seeds on 144 cores), DistDGL at least 8.6 (64.7 s on 160 cores).
 
-python benchmarks/papers_seed.py [--scales 0.01 0.03 0.12] [--memory 10240] [--cache 512] [--rounds 3] [--folder DIR]
+python benchmarks/papers_seed.py [--scales 0.01 0.02 0.05 0.12] [--memory 10240] [--cache 512] [--rounds 3]
+    [--folder DIR]
 """
 
 from __future__ import annotations
@@ -25,9 +28,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
 
 from features_on_disk import MEBIBYTE, drop_pages, in_cgroup, trained
+from scipy.stats import t as student
 from side_by_side import arguments, with_tuned_allocator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NODES, SEEDS = 111_059_956, 1_207_179
 AIM = 2.4  # core-milliseconds per seed
@@ -39,7 +47,7 @@ _ROWS_AT_ONCE = 1 << 16
 def main() -> None:
     words = arguments(__doc__)
     words.add_argument(
-        "--scales", type=float, nargs="+", default=[0.01, 0.03, 0.12], help="relative to the real number of nodes"
+        "--scales", type=float, nargs="+", default=[0.01, 0.02, 0.05, 0.12], help="relative to the real number of nodes"
     )
     words.add_argument("--memory", type=int, default=10240, help="limit in MiB")
     words.add_argument("--cache", type=int, default=512, help="data.cache of the features on disk, in MiB")
@@ -93,11 +101,44 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
                     flush=True,
                 )
     for precision, found in points.items():
-        if len(found) > 1:
-            slope, here = statistics.linear_regression(*zip(*found, strict=True))
-            growth = f"{slope * math.log(10):+.2f} for ten times the nodes; at the real size {here:.2f}"
-            print(f"{precision}: {growth}, {SEEDS * here / 3.6e6:.2f} core-hours an epoch")
+        print(f"{precision}: {growth(found)}")
     print("published, on other processors: " + ", ".join(f"{name} {value:g}" for name, value in PUBLISHED.items()))
+
+
+class Line(NamedTuple):
+    """A line through measurements, and what it says about another measurement at place 0."""
+
+    slope: float
+    slope_error: float  # standard error
+    spread: float  # standard deviation of the measurements around the line
+    at_zero: float
+    low: float  # of the 95 % prediction interval at 0
+    high: float
+
+
+def fitted(points: Sequence[tuple[float, float]]) -> Line:
+    """The line of least squares through at least three points (place, value)."""
+    places, values = zip(*points, strict=True)
+    slope, at_zero = statistics.linear_regression(places, values)
+    centre, freedom = statistics.fmean(places), len(points) - 2
+    squares = sum((place - centre) ** 2 for place in places)
+    spread = math.sqrt(sum((value - at_zero - slope * place) ** 2 for place, value in points) / freedom)
+    error = spread * math.sqrt(1 + 1 / len(points) + centre**2 / squares)
+    half = float(student.ppf(0.975, freedom)) * error
+    return Line(slope, spread / math.sqrt(squares), spread, at_zero, at_zero - half, at_zero + half)
+
+
+def growth(points: Sequence[tuple[float, float]]) -> str:
+    """What the measurements (logarithm of the scale, core-ms) say about the real size."""
+    if len(points) < 3:
+        return f"no line: it takes three graphs to see how far they lie from one, and there are {len(points)}"
+    line, ten = fitted(points), math.log(10)
+    listed = ", ".join(f"{value:.3f} at {math.exp(place):.3g}" for place, value in points)
+    return (
+        f"{listed}; for ten times the nodes {ten * line.slope:+.3f} (standard error {ten * line.slope_error:.3f}), "
+        f"with {line.spread:.3f} around the line; at the real size {line.at_zero:.2f} core-ms a seed "
+        f"(95 %: {line.low:.2f} to {line.high:.2f}), {SEEDS * line.at_zero / 3.6e6:.2f} core-hours an epoch"
+    )
 
 
 def once(path: Path, precision: str, where: str, limit: int, options: argparse.Namespace) -> dict[str, float]:

@@ -114,4 +114,7 @@ def proportional() -> int:
 
 
 if __name__ == "__main__":
-    main(Wanted(**json.loads(sys.argv[1])))
+    if sys.argv[1:] in ([], ["--help"]):
+        print(__doc__)
+    else:
+        main(Wanted(**json.loads(sys.argv[1])))

@@ -4,10 +4,13 @@ The bound adds up two parts. The products of the step, at the rate of one large 
 bytes of its other operators, each of which reads its inputs and writes its outputs once (of a table that is gathered
 from, the rows that are taken), at the rate of a large copy. A step may beat it: what one operator writes and the next
 one reads may still be in a cache. Sampling is timed apart, and its bound is not known. The compiled loops of attention
-count as nothing, so the bounds of gat and rgat are too low.
+count with the rows that they take and the sums that they add to, but not with their arithmetic: that is of vectors, not
+of products, so the bounds of gat and rgat are too low.
+
+With --count nothing is timed: the work of a step is the same on every machine.
 
 python benchmarks/step_bounds.py [reddit] [deep-sage] [synthetic] [taobao] [imdb-gin] [gat] [rgat]
-    [--scale 0.1] [--threads 2] [--steps 15]
+    [--scale 0.1] [--threads 2] [--steps 15] [--count]
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -50,6 +54,7 @@ from clusterctl.shared.spec import DeepSageTrain, RedditTrain, SyntheticTrain, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from clusterctl.engine.graph.blocks import Neighborhoods
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Objective
 
@@ -86,6 +91,30 @@ class Work(TorchDispatchMode):
         elif packet.__name__ not in _FREE and not is_view(func):
             self.bytes += moved_bytes(packet.__name__, func, args, kwargs or {}, out)
         return out
+
+
+@contextmanager
+def with_attention(work: Work) -> Iterator[None]:
+    """Counts the compiled loops of attention, forward and backward, in which torch sees no operators."""
+    from clusterctl.engine.graph import compiled  # imports numba
+
+    loops = compiled.attend_compiled
+
+    def counted(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, *others: Any) -> Tensor:
+        gathered, own = (
+            count * left.size(1) * attention.element_size() for count in (edges.columns.numel(), len(right))
+        )
+        weights = edges.columns.numel() * len(attention) * attention.element_size()
+        # Forward: sources' rows, targets' rows, the softmax, sums. Backward: the same, the sums' gradients, and the
+        # gradients of the sources' rows, which are read and written again for each edge.
+        work.bytes += 2 * (edges.columns.nbytes + edges.offsets.nbytes) + 2 * weights + 4 * gathered + 5 * own
+        return loops(left, right, attention, edges, *others)
+
+    compiled.attend_compiled = counted
+    try:
+        yield
+    finally:
+        compiled.attend_compiled = loops
 
 
 def is_view(func: Any) -> bool:
@@ -171,22 +200,23 @@ def narrowed(train: Any) -> Iterator[Any]:
 
 
 def measure(train: Any, objective: Objective[Any], steps: int) -> tuple[float, float, Work]:
-    """Seconds of sampling, of the rest of a step (medians), and the work of the rest."""
+    """Seconds of sampling, of the rest of a step (medians; 0 without `steps`), and the work of the rest."""
     learner = Learner(objective, train, lone_task())
     plan = EpochPlan(objective.seeds, train.batch_size, seed=0, rank=0, world_size=1)
     batches: Iterator[Batch] = (batch for epoch in count(1) for batch in plan.batches(epoch))
     objective.model.train()
     times = []
-    for batch in (next(batches) for _ in range(steps + 3)):
+    for batch in (next(batches) for _ in range(steps + 3 if steps else 1)):
         began = time.perf_counter()
         prepared = objective.prepare(batch)
         between = time.perf_counter()
         learner.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()
         times.append((between - began, time.perf_counter() - between))
-    sampling, rest = (statistics.median(column) for column in zip(*times[3:], strict=True))
+    sampling, rest = (statistics.median(column) for column in zip(*(times[3:] or [(0.0, 0.0)]), strict=True))
     batch = next(batches)
     prepared = objective.prepare(batch)
-    with Work() as work:
+    work = Work()
+    with with_attention(work), work:
         learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
     return sampling, rest, work
 
@@ -197,22 +227,35 @@ def main() -> None:
     words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--steps", type=int, default=15)
+    words.add_argument("--count", action="store_true", help="only count: multiplications, additions and bytes")
     options = words.parse_args()
     begin_alone(options.threads)
+    if options.count:
+        print("| row | products | bytes of the other operators |\n| --- | --- | --- |")
+        for title, train, make in each(options):
+            _, _, work = measure(train, make(train), 0)
+            print(f"| {title} | {work.products / 1e9:.2f} GFLOP | {work.bytes / 1e9:.3f} GB |", flush=True)
+        dist.destroy_process_group()
+        return
     rates = measured_rates()
     peaks = ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.products.items())
     print(f"{options.threads} threads; products {peaks}; memory {rates.bytes / 1e9:.1f} GB/s\n")
     print("| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
+    for title, train, make in each(options):
+        sampling, rest, work = measure(train, make(train), options.steps)
+        products = work.products / rates.products[train.precision]
+        moved = work.bytes / rates.bytes
+        cells = [f"{1e3 * seconds:.1f} ms" for seconds in (sampling, rest, products, moved, products + moved)]
+        print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} |", flush=True)
+    dist.destroy_process_group()
+
+
+def each(options: Any) -> Iterator[tuple[str, Any, Callable[[Any], Objective[Any]]]]:
+    """`workloads` of all names that the options list."""
     for name in options.workloads or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            for title, train, make in workloads(name, options.scale, Path(folder)):
-                sampling, rest, work = measure(train, make(train), options.steps)
-                products = work.products / rates.products[train.precision]
-                moved = work.bytes / rates.bytes
-                cells = [f"{1e3 * seconds:.1f} ms" for seconds in (sampling, rest, products, moved, products + moved)]
-                print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} |", flush=True)
-    dist.destroy_process_group()
+            yield from workloads(name, options.scale, Path(folder))
 
 
 if __name__ == "__main__":

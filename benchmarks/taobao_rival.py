@@ -145,4 +145,7 @@ def forever(loader: LinkLoader) -> Iterator[HeteroData]:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[1:] in ([], ["--help"]):
+        print(__doc__)
+    else:
+        serve(sys.argv[1], int(sys.argv[2]))

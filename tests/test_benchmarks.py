@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-# Programs that a benchmark starts itself, with arguments of its own.
-STARTED = {"command_cost.py", "gpu_correctness.py", "rank_worker.py", "taobao_rival.py"}
 PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if '__name__ == "__main__"' in path.read_text())
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", [path for path in PROGRAMS if path.name not in STARTED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_benchmark_explains_itself(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, path, "--help"],
@@ -61,3 +59,25 @@ def test_an_experts_sparse_matrices_give_the_same_outputs_and_gradients(monkeypa
         found.append([x, *(parameter.grad for parameter in layers.parameters())])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_the_growth_of_a_seed_is_a_line_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As scipy fits it; and of noisy lines, 95 % of the intervals have a further measurement in them."""
+    pytest.importorskip("scipy")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import numpy as np
+    from papers_seed import fitted, growth
+    from scipy.stats import linregress
+
+    random, places = np.random.default_rng(0), np.log([0.01, 0.02, 0.05, 0.12])
+    inside, tries = 0, 500
+    for _ in range(tries):
+        values = 0.7 + 0.05 * places + 0.02 * random.standard_normal(4)
+        line, known = fitted([*zip(places.tolist(), values.tolist(), strict=True)]), linregress(places, values)
+        assert np.allclose([line.slope, line.at_zero, line.slope_error], [known.slope, known.intercept, known.stderr])
+        inside += line.low < 0.7 + 0.02 * random.standard_normal() < line.high
+    assert abs(inside / tries - 0.95) < 0.04
+    assert "it takes three graphs" in growth([(0.0, 1.0), (1.0, 2.0)])
+    assert "at the real size 1.00 core-ms a seed (95 %: 1.00 to 1.00)" in growth(
+        [(-2.0, 0.5), (-1.0, 0.75), (0.0, 1.0)]
+    )

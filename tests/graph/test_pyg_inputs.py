@@ -36,6 +36,12 @@ def with_end(data: Any, side: int, node: int, edge_type: Any = None) -> Any:
     return data
 
 
+def valued(kind: Any, values: torch.Tensor) -> HeteroData:
+    data = typed()
+    data[kind].w = values
+    return data
+
+
 def nodes(data: Any = None, **options: Any) -> Any:
     return pyg.NeighborLoader(ring() if data is None else data, [2, 2], batch_size=2, **options)
 
@@ -70,6 +76,13 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         lambda: nodes(ring(time=TIMES), time_attr="time", input_time=torch.full((5,), torch.nan)),
         "input_time is NaN in 5 of 5 rows",
     ),
+    (lambda: nodes(ring(w=TIMES[:4]), weight_attr="w"), r"w has shape \[4\], not \[5\]"),
+    (lambda: nodes(ring(w=TIMES[:, None]), weight_attr="w"), r"w has shape \[5, 1\], not \[5\]"),
+    (lambda: nodes(ring(time=TIMES[:, None]), time_attr="time"), r"time has shape \[5, 1\], not \[5 or 5\]"),
+    (lambda: nodes(ring(time=TIMES[:3]), time_attr="time"), r"time has shape \[3\], not \[5 or 5\]"),
+    (lambda: nodes(valued("a", TIMES), input_nodes="b", time_attr="w"), r"a: w has shape \[5\], not \[4\]"),
+    (lambda: nodes(valued(TO, TIMES), input_nodes="b", time_attr="w"), r"a, to, b: w has shape \[5\], not \[4\]"),
+    (lambda: nodes(valued(TO, TIMES), input_nodes="b", weight_attr="w"), r"a, to, b: w has shape \[5\], not \[4\]"),
     (lambda: nodes(typed(), input_nodes="c"), "input_nodes has nodes of type c, and there are a, b, alone"),
     (lambda: nodes(typed(), input_nodes=("b", torch.tensor([5]))), "input_nodes has nodes from 5 to 5"),
     (lambda: nodes(with_end(typed(), 0, 4, TO), input_nodes="b"), "a, to, b: edge_index has sources from 0 to 4"),

@@ -77,6 +77,31 @@ def flat(batch: Any) -> list[Any]:
     return [str(batch.to_dict())]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", ["shadow", "old", "sparse"])
+def test_edges_are_those_of_the_data_whatever_the_type_of_their_numbers(name: str, dtype: torch.dtype) -> None:
+    """Of 50,000 nodes, a product of two numbers is beyond int32."""
+    nodes, random = 50_000, torch.Generator().manual_seed(0)
+    pairs = torch.randint(nodes, (2, 200_000), generator=random).unique(dim=1)[:, 1:]
+    data = Data(x=torch.arange(nodes)[:, None], edge_index=pairs.to(dtype), edge_attr=torch.arange(pairs.size(1)))
+    if name == "old":
+        loader = NeighborSampler(data.edge_index, [2], num_nodes=nodes, batch_size=256)
+        _, n_id, (edges, e_id, _) = next(iter(loader))
+        assert torch.equal(n_id[edges], pairs[:, e_id])
+        return
+    if name == "shadow":
+        batch = next(iter(ShaDowKHopSampler(data, 2, 2, batch_size=256)))
+        assert torch.equal(batch.x[batch.edge_index, 0], pairs[:, batch.edge_attr])
+        return
+    ordered = pairs.flip(0).unique(dim=1)
+    offsets, sources = row_offsets(ordered[0], nodes).to(dtype), ordered[1].to(dtype)
+    values = torch.arange(sources.numel(), dtype=torch.float64)
+    held = Data(x=data.x, adj_t=torch.sparse_csr_tensor(offsets, sources, values, (nodes, nodes)))
+    batch = next(iter(NeighborLoader(held, [2], batch_size=nodes)))
+    found = batch.adj_t.to_sparse_coo().coalesce()
+    assert torch.equal(batch.x[found.indices(), 0], ordered[:, found.values().long()])
+
+
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_depend_on_the_seed_and_the_epoch_but_not_on_workers(name: str) -> None:
     def batches(seed: int, epochs: int = 1, **options: Any) -> list[Any]:

@@ -38,6 +38,20 @@ def edges_of(graph: LabelledHeteroGraph) -> dict[Any, dict[tuple[int, int], list
     return found
 
 
+def with_places(graph: LabelledHeteroGraph) -> LabelledHeteroGraph:
+    """The graph with the place of each edge as its attribute."""
+    return replace(graph, edge_attr={one: torch.arange(len(own)) for one, own in graph.indices.items()})
+
+
+def check_places(sample: TypedSubgraph) -> None:
+    """The attributes of the edges are those of the data."""
+    for relation, places in sample.of_edges("edge_attr").items():
+        edges = sample.graph.relation(relation).edge_index[:, places]
+        sources, targets = sample.edge_index[relation]
+        assert torch.equal(edges[0], sample.places[relation[0]][sources])
+        assert torch.equal(edges[1], sample.places[relation[2]][targets])
+
+
 def check_by_depth(sample: TypedSubgraph) -> None:
     """Rows are by depth, and an edge goes from one depth to that before it, in the same tree."""
     depth = {
@@ -199,8 +213,31 @@ def test_compiled_loops_see_and_draw_the_same_edges(
     assert [len(one) for one in compiled.seen_compiled(*none, last=last)] == [1, 0]
 
 
+@pytest.mark.parametrize("worth", [0, 1 << 40], ids=["compiled", "plain"])
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"last": True}], ids=str)
+@pytest.mark.parametrize("temporal", [False, True])
+def test_attributes_are_those_of_the_sampled_edges_and_change_no_draw(
+    temporal: bool, options: dict[str, bool], worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (sampling, pyg_relation):
+        monkeypatch.setattr(module, "WORTH_COMPILING", worth)
+    graph, rows = dated_academy(edges_too=True) if temporal else random_academy(), torch.arange(30)
+    hidden = {CITES: torch.arange(0, graph.indices[CITES].numel(), 2)}
+    given = rows_at(graph, rows) if temporal else {"seeds": {PAPER: rows}, "excluded": hidden}
+    for fan_out in ((3, 2), (-1, 1)):
+        bare = TypedSampler(graph, fan_out, 0, **options).sample(**given, epoch=1, step=2)
+        sample = TypedSampler(with_places(graph), fan_out, 0, **options).sample(**given, epoch=1, step=2)
+        check_places(sample)
+        check_places(sample.repeated(2))
+        assert bare.edges is None
+        for relation in graph.indptr:
+            assert torch.equal(bare.edge_index[relation], sample.edge_index[relation])
+        for kind in NODES:
+            assert torch.equal(bare.places[kind], sample.places[kind])
+
+
 def test_a_neighbourhood_has_all_edges_into_what_is_nearer() -> None:
-    graph = random_academy()
+    graph = with_places(random_academy())
     seeds = torch.tensor([5, 17])
     piece = typed_neighbourhood(graph, {PAPER: seeds}, 2)
     near = {kind: set() for kind in NODES} | {PAPER: set(seeds.tolist())}
@@ -218,6 +255,8 @@ def test_a_neighbourhood_has_all_edges_into_what_is_nearer() -> None:
         assert sources.numel() == len(wanted[relation])
     assert {kind: set(places.tolist()) for kind, places in piece.places.items()} == near
     assert torch.equal(piece.of_one_type(PAPER), seeds)
+    check_places(piece)
+    check_places(typed_whole(graph))
     assert typed_whole(graph).num_edges == sum(map(len, graph.indices.values()))
 
 

@@ -271,6 +271,22 @@ class SizedTyped(Typed):
         self.encode = nn.ModuleDict({kind: nn.Linear(width, 6) for kind, width in in_channels.items()})
 
 
+class NumberedTyped(SizedTyped):
+    """The same with a number of each edge, which is added to the rows of papers."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x_dict: dict[str, Tensor],
+        edge_index_dict: dict[tuple[str, str, str], Tensor],
+        edge_attr_dict: dict[tuple[str, str, str], Tensor],
+    ) -> Tensor:
+        rows = super().forward(x_dict, edge_index_dict)
+        for relation, values in edge_attr_dict.items():
+            if relation[2] == "paper":
+                rows = rows.index_add(0, edge_index_dict[relation][1], values[:, None].expand(-1, rows.size(1)))
+        return rows
+
+
 class TypedLayers(nn.Module):
     """Means over each relation, layer by layer, with dropout of all types by node."""
 

@@ -22,7 +22,7 @@ from clusterctl.engine.data.graph_sets import collection_of
 from clusterctl.engine.data.own_links import link_graph, typed_link_graph
 from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs
-from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, compressed
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
@@ -64,6 +64,11 @@ def graphs_of(collection: Collection, train: GraphClassificationTrain, task: Tas
     return GraphClassification(collection, train, task, fold=0)
 
 
+def numbered(graph: LabelledHeteroGraph) -> LabelledHeteroGraph:
+    """The graph with a number for each edge."""
+    return replace(graph, edge_attr={relation: torch.sin(own + 1.0) for relation, own in graph.indices.items()})
+
+
 def own(net: str, objective: Any, made: Callable[[], Any] | None = None, kind: Any = None, **others: Any) -> Workload:
     """A user's model."""
     kind = kind or NodeClassificationTrain
@@ -98,13 +103,15 @@ WORKLOADS = {
         sampling_syncs=True,
         made=lambda: bare_academy("author", dtype=torch.float32),
     ),
-    "own types": own("SizedTyped", TypedNodeClassification, lambda: bare_academy("author", dtype=torch.float32)),
+    "own types": own(
+        "NumberedTyped", TypedNodeClassification, lambda: numbered(bare_academy("author", dtype=torch.float32))
+    ),
     "own layers of types": own("TypedLayers", TypedNodeClassification, lambda: random_academy(torch.float32)),
     "own times": own("SizedTyped", TypedNodeClassification, lambda: dated_academy(edges_too=True, dtype=torch.float32)),
     "own latest": own(
-        "SizedTyped",
+        "NumberedTyped",
         TypedNodeClassification,
-        lambda: dated_academy(dtype=torch.float32),
+        lambda: numbered(dated_academy(dtype=torch.float32)),
         temporal_strategy="last",
     ),
     "own links": own("LinkNet", OwnLinkPrediction, lambda: link_graph(split_links(), "load"), LinkPredictionTrain),

@@ -88,6 +88,11 @@ def test_attributes_of_edges_follow_the_sampled_edges(users: types.ModuleType, r
         made(graph).sample(SEEDS, 1, 0)
 
 
+def test_a_sample_without_edges_may_be_of_any_type(users: types.ModuleType, random_graph: MakeGraph) -> None:
+    users.Sampler = returning(lambda seeds: (seeds, torch.tensor([[], []])))  # type: ignore[attr-defined]
+    assert made(random_graph()).sample(SEEDS, 1, 0).edge_index.dtype == torch.int64
+
+
 def returning(result: Callable[[Tensor], Any]) -> type:
     class Returning:
         def __init__(self, graph: Graph, fan_out: tuple[int, ...]) -> None: ...

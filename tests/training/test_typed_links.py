@@ -108,14 +108,14 @@ def objective(parts: Any, task: Task, **changes: Any) -> TypedLinkPrediction:
     return TypedLinkPrediction(typed_link_graph(parts, "my:load"), replace(TRAIN, **changes), task)
 
 
-def rows_by_pyg(trained: TypedLinkPrediction, data: HeteroData) -> dict[str, Tensor]:
-    """The rows that a plain call gives on the whole graph."""
+def rows_by_pyg(trained: TypedLinkPrediction, data: HeteroData, *others: Any) -> dict[str, Tensor]:
+    """The rows that a plain call gives on the whole graph, with these `others` as further arguments."""
     network = trained._own.model
     x = {kind: data[kind].x.double() for kind in ("user", "item")}
     embeddings = trained._rows._embeddings
     assert embeddings is not None
     x |= embeddings.rows(embeddings.wanted({"tag": torch.arange(data["tag"].num_nodes)}))
-    return network.encode(x, data.edge_index_dict)  # type: ignore[operator, no-any-return]
+    return network.encode(x, data.edge_index_dict, *others)  # type: ignore[operator, no-any-return]
 
 
 def scores_by_pyg(trained: TypedLinkPrediction, data: HeteroData, edge_type: Any = BUYS) -> dict[int, Tensor]:
@@ -154,6 +154,46 @@ def test_rows_are_those_of_pyg_whole_and_in_pieces(parts: Any, lone_task: Task, 
                 table = trained._encoded(inference).fetch(torch.arange(70)).rows()
                 for kind, rows in trained._own.by_type(table, 40).items():
                     torch.testing.assert_close(rows, expected[kind], rtol=0, atol=1e-9)
+
+
+class Attributed(ShopNet):
+    """Adds a number of each edge to its target's row."""
+
+    def encode(  # type: ignore[override]
+        self, x_dict: Any, edge_index_dict: Any, edge_attr_dict: Any
+    ) -> dict[str, Tensor]:
+        rows = super().encode(x_dict, edge_index_dict)
+        for relation, values in edge_attr_dict.items():
+            targets, own = edge_index_dict[relation][1], rows[relation[2]]
+            rows[relation[2]] = own.index_add(0, targets, values[:, None].expand(-1, own.size(1)))
+        return rows
+
+
+def test_numbers_of_edges_are_those_of_the_split(lone_task: Task, monkeypatch: Any) -> None:
+    attributed = split_shop()
+    for data in attributed:
+        for relation in data.edge_types:
+            sources, targets = data[relation].edge_index
+            data[relation].edge_attr = torch.sin(sources + 100.0 * targets)
+    parts = dict(zip(("train", "val", "test"), attributed, strict=True))
+    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+    trained = objective(parts, lone_task, model="users:Attributed")
+    trained.model.eval()
+    trained._rows.begin_evaluation()
+    for which, inference in trained._inferences.items():
+        data = parts[which]
+        attributes = {one: values.double() for one, values in data.edge_attr_dict.items()}
+        with torch.no_grad():
+            expected = rows_by_pyg(trained, data, attributes)
+            table = trained._encoded(inference).fetch(torch.arange(70)).rows()
+        for kind, rows in trained._own.by_type(table, 40).items():
+            torch.testing.assert_close(rows, expected[kind], rtol=0, atol=1e-6)
+    for batch in EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1):  # some edges are hidden
+        (sample,) = trained.prepare(batch).inputs
+        for relation, values in sample.of_edges("edge_attr").items():
+            rows, targets = sample.edge_index[relation]
+            ends = sample.places[relation[0]][rows], sample.places[relation[2]][targets]
+            torch.testing.assert_close(values, torch.sin(ends[0] + 100.0 * ends[1]))
 
 
 def test_how_many_hops_the_rows_of_both_ends_depend_on_is_found_out(
@@ -349,6 +389,10 @@ def put(which: int, kind: Any, attribute: str, value: Any) -> Callable[[list[Het
         (
             put(1, BUYS, "edge_label_index", torch.tensor([[40], [0]])),
             "val: user, buys, item: edge_label_index has sour",
+        ),
+        (
+            lambda parts: put(1, KNOWS, "edge_attr", torch.ones(parts[1][KNOWS].num_edges))(parts),
+            "val: only one of it and train has edge_attr of .'user', 'knows', 'user'. that can be used",
         ),
         (put(1, BUYS, "edge_label_index", torch.tensor([[0], [30]])), "edge_label_index has targets from 30 to 30"),
         (put(1, BUYS, "edge_label", torch.ones(3)), r"val: user, buys, item: edge_label has shape \[3\]"),

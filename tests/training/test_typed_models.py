@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.made_graphs import AUTHOR, INSTITUTE, PAPER, bare_academy, random_academy
+from support.made_graphs import AUTHOR, CITES, INSTITUTE, PAPER, bare_academy, random_academy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import (
@@ -21,6 +21,7 @@ from torch_geometric.nn import (
     GCN,
     FiLMConv,
     GATConv,
+    GATv2Conv,
     GINConv,
     GraphConv,
     HeteroConv,
@@ -217,6 +218,107 @@ def test_pygs_layers_give_what_they_give_on_the_whole_graph(form: str, users: An
     torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
     loss = F.cross_entropy(expected[graph.train], graph.y[graph.train])
     torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
+
+
+class Weighted(nn.Module):
+    """Two layers that use numbers of edges: attention with `edge_attr`, and sums weighted by `edge_weight`."""
+
+    def __init__(self, metadata: Any, out_channels: int) -> None:
+        super().__init__()
+        kinds, relations = metadata
+        self.encode = HeteroDictLinear(-1, 8, types=kinds)
+        of_papers = [one for one in relations if one[2] == PAPER]
+        self.first = HeteroConv({one: GATv2Conv((8, 8), 8, edge_dim=3, add_self_loops=False) for one in relations})
+        self.last = HeteroConv({one: GraphConv((8, 8), out_channels) for one in of_papers})
+
+    def forward(self, x_dict: Any, edge_index_dict: Any, edge_attr_dict: Any, edge_weight_dict: Any) -> Any:
+        assert {*edge_weight_dict} == {CITES}
+        weights = {
+            one: edge_weight_dict.get(one, torch.ones(own.size(1), dtype=torch.float64))
+            for one, own in edge_index_dict.items()
+        }
+        x = self.encode(x_dict)
+        x = {**x, **self.first(x, edge_index_dict, edge_attr_dict)}
+        return self.last(x, edge_index_dict, weights)
+
+
+class OfOneType(nn.Module):
+    """For `to_hetero`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GATv2Conv((-1, -1), 4, edge_dim=3, add_self_loops=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        out: Tensor = self.conv(x, edge_index, edge_attr)
+        return out
+
+
+class WeightedData(Weighted):
+    def forward(self, data: Any) -> Any:  # type: ignore[override]
+        return super().forward(data.x_dict, data.edge_index_dict, data.edge_attr_dict, data.edge_weight_dict)
+
+
+def with_attributes(data: Any) -> Any:
+    """Repeated edges, and numbers of edges, which are in no order."""
+    made = torch.Generator().manual_seed(5)
+    for relation in data.edge_types:
+        edges = data[relation].edge_index
+        edges = torch.cat([edges, edges[:, ::3]], 1)
+        data[relation].edge_index = edges[:, torch.randperm(edges.size(1), generator=made)]
+        data[relation].edge_attr = torch.randn(edges.size(1), 3, generator=made)
+    data[CITES].edge_weight = torch.rand(data[CITES].edge_index.size(1), generator=made)
+    return data
+
+
+def test_numbers_of_edges_reach_a_model_as_in_pyg(users: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = with_attributes(import_module("academy").load())
+    graph = relations_of(data, "load")
+    graph = replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
+    for model, hops in ((Weighted, 0), (WeightedData, 0), (Weighted, 2)):
+        users.Net = model
+        if hops:
+            monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+        objective = TypedNodeClassification(graph, replace(TRAIN, options={}), lone_task)
+        with torch.no_grad():
+            plain = objective._own.model.eval()
+            every = {kind: torch.arange(count) for kind, count in graph.num_nodes.items()}
+            expected = Weighted.forward(
+                plain,  # type: ignore[arg-type]
+                objective._rows.of_step(objective._rows.asked([], every), None),
+                data.edge_index_dict,
+                {one: own.double() for one, own in data.edge_attr_dict.items()},
+                {CITES: data[CITES].edge_weight.double()},
+            )[PAPER]
+        torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+        loss = F.cross_entropy(expected[graph.train], graph.y[graph.train])
+        torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
+
+
+def test_numbers_of_edges_reach_a_model_of_to_hetero(users: Any, lone_task: Task) -> None:
+    data = with_attributes(import_module("academy").load())
+    del data["institute"], data["author", "works_at", "institute"], data["institute", "rev_works_at", "author"]
+    graph = relations_of(data, "load")
+    graph = replace(graph, x={kind: x.double() for kind, x in graph.x.items()})
+    users.make = lambda metadata: to_hetero(OfOneType(), metadata)
+    objective = TypedNodeClassification(graph, replace(TRAIN, model="users:make", options={}), lone_task)
+    model = objective._own.model.eval()
+    attributes = {one: own.double() for one, own in data.edge_attr_dict.items()}
+    with torch.no_grad():
+        expected = model(graph.x, data.edge_index_dict, attributes)[PAPER]
+    torch.testing.assert_close(outputs_of(objective), expected, rtol=0, atol=1e-9)
+
+
+def test_numbers_of_edges_that_a_model_does_not_take_are_named(users: Any, lone_task: Task, capsys: Any) -> None:
+    graph = relations_of(with_attributes(import_module("academy").load()), "load")
+    objective = TypedNodeClassification(graph, replace(TRAIN, precision="float32"), lone_task)
+    assert "users:Net does not take edge_weight_dict and edge_attr_dict: not used" in capsys.readouterr().out
+    assert not objective._graph.edge_attr
+    RelationNodeClassification(graph, replace(TRAIN, model="rgat", options={}, precision="float32"), lone_task)
+    assert 'model "rgat" does not take edge_weight and edge_attr: not used' in capsys.readouterr().out
+    users.Net = Weighted
+    message = "forward needs edge_weight_dict, and no type of edges has edge_weight"
+    assert message in refused(replace(graph, edge_weight={}), replace(TRAIN, options={}), lone_task)
 
 
 def test_how_many_hops_outputs_depend_on_is_found_out(
@@ -427,7 +529,11 @@ class Aware(Net):
 
 class TakesData(Net):
     def forward(self, data: Any) -> Any:  # type: ignore[override]
-        assert len(data.seed_time) == data.batch_size
+        assert len(data.seed_time) == data.batch_size == data["customer"].batch_size == len(data["customer"].seed_time)
+        assert {kind: sum(own) for kind, own in data.num_sampled_nodes_dict.items()} == {
+            kind: data[kind].num_nodes for kind in data.node_types
+        }
+        assert sum(map(sum, data.num_sampled_edges_dict.values())) == data.num_edges
         assert len(data["purchase"].time) == len(data["purchase"].batch) == data["purchase"].num_nodes
         x = {kind: self.encode[kind](rows) for kind, rows in data.x_dict.items()}
         for conv in self.convs:
@@ -435,7 +541,21 @@ class TakesData(Net):
         return self.head(x["customer"])
 
 
-@pytest.mark.parametrize("model", [Aware, TakesData])
+class TakesBatch(TakesData):
+    def forward(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().forward(batch)
+
+
+class ChangesDicts(Net):
+    def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: Any, batch_dict: Any) -> Any:  # type: ignore[override]
+        x = {kind: self.encode[kind](rows) for kind, rows in x_dict.items()}
+        rows = self.head(self.convs[0](x, edge_index_dict)["customer"])
+        for given in (x_dict, edge_index_dict, n_id_dict, batch_dict):
+            given.pop(next(iter(given)))
+        return rows
+
+
+@pytest.mark.parametrize("model", [Aware, TakesData, TakesBatch, ChangesDicts])
 def test_forward_gets_what_it_names(model: type, users: Any, lone_task: Task) -> None:
     users.Net = model
     objective = TypedNodeClassification(shop(200)[0], replace(TRAIN, fan_out=(3, 2)), lone_task)

@@ -290,17 +290,37 @@ def test_what_is_not_used_is_named() -> None:
     data, notes = tables(), list[str]()
     data["user", "knows", "user"].edge_index = torch.empty(2, 0, dtype=torch.int64)
     data["lonely"].x = torch.randn(3, 1)
+    data.seed_time = torch.arange(5)  # not of a type
     data["sale"].price = torch.randn(6)
     data["user"].time = torch.tensor([0, 8, 0, 0])
-    data[SALE].edge_attr = torch.randn(6, 1)
-    relations_of(data, "load", notes)
+    data[SALE].edge_attr = torch.randn(5, 1)
+    data[SALE].edge_weight = torch.full((6,), torch.nan)
+    assert relations_of(data, "load", notes).edge_attr == {}
     assert sorted(notes) == [
         "no type of edges has nodes of type lonely: they are not used",
-        "sale, of, user: edge_attr is not used",
+        "sale, of, user: edge_attr is not used: it has shape [5, 1], and there are 6 edges",
+        "sale, of, user: edge_weight is not used: it has NaN or infinity",
         "sale: price is not used",
+        "the graph itself: seed_time is not used",
         "there are no edges of type user, knows, user",
         "user: 1 of 5 rows are earlier than the node that they are about",
     ]
+
+
+def test_times_that_nobody_sees_are_named() -> None:
+    data, notes = tables(), list[str]()
+    data["click"].time = 10**18 + torch.arange(3)  # in another unit
+    data["click", "of", "user"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    data["user", "rev_of", "click"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    graph = relations_of(data, "load", notes)
+    latest = int(graph.seed_times[graph.train].max())  # type: ignore[index]
+    first = f"they begin at 1e+18, and the last example is at {latest}"
+    assert notes == [f"no example of train sees edges of type click, of, user: {first}"]
+    data, notes = tables(), []
+    del data["sale"].time, data["user"].seed_time, data["user", "rev_of", "sale"]
+    data["sale"].num_nodes, data["user"].time = 6, torch.arange(4)
+    assert not relations_of(data, "load", notes).is_temporal
+    assert notes == ["times of user are not used: no edges lead from there, and none has a time"]
 
 
 def test_the_kind_of_graph_is_that_of_the_data() -> None:

@@ -48,7 +48,7 @@ def own_recipe(data: Data, made: Callable[..., T], **reading: str) -> Recipe[T]:
     identity: dict[str, Any] = {
         "load": name,
         "made": made.__name__,  # two workloads may load the same data
-        "edges": "with attributes",
+        "edges": "with attributes, of all types",
         "times": True,
         "root": data.root and str(Path(data.root).resolve()),
     } | reading

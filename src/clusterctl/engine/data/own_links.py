@@ -200,7 +200,7 @@ def typed_link_graph(result: Any, name: str, notes: list[str] | None = None) -> 
         f"{split}_{name}": messages[split][name]
         for split in ("val", "test")
         if not _are_equal(messages[split], messages["train"])
-        for name in ("indptr", "indices")
+        for name in ("indptr", "indices", *OF_EDGES)
     }
     return TypedLinkGraph(
         **nodes,
@@ -227,7 +227,7 @@ def _messages_by_type(
     for store in data.stores:
         for name in (*_TIMES, *(_LABELS if store is data[edge_type] else ())):
             if name in store:
-                timed += [str(store._key)] if name in _TIMES else []  # noqa: SLF001 - PyG's only name of it
+                timed += [str(store._key or "the graph itself")] if name in _TIMES else []  # noqa: SLF001 - PyG's only name
                 del store[name]
     if timed:
         given.notes.append(f"times of {', '.join(timed)} are not used: examples see edges of any time")
@@ -244,9 +244,9 @@ def _edges_of(messages: Mapping[str, Any], relation: EdgeType) -> Tensor:
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(
-        torch.equal(array, other[name][relation])
-        for name in ("indptr", "indices")
-        for relation, array in one[name].items()
+        {*one[name]} == {*other[name]}
+        and all(torch.equal(array, other[name][relation]) for relation, array in one[name].items())
+        for name in ("indptr", "indices", *OF_EDGES)
     )
 
 
@@ -261,6 +261,10 @@ def _check_same(given: Given, train: tuple[Any, Any], own: tuple[Any, Any], wher
     if different := {*train[1]["indptr"]} ^ {*own[1]["indptr"]}:
         what = f"{where}only one of it and train has edges of type {min(different)}"
         raise given.wrong(what, "give all three the same types of edges, if need be without edges")
+    for name in OF_EDGES:
+        if different := {*train[1][name]} ^ {*own[1][name]}:
+            what = f"{where}only one of it and train has {name} of {min(different)} that can be used"
+            raise given.wrong(what, "give it to all three, with a finite number for each edge, or to none")
 
 
 def _predicted_type(given: Given, parts: Mapping[str, Any]) -> EdgeType:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.data.own_data import SPLITS, Given
-from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed, row_offsets
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed_with_order, row_offsets
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import EdgeType
@@ -46,10 +47,12 @@ def relations_of(
     seed_times = None
     if edges["edge_times"]:
         seed_times = _seed_times(given, store, count, seeds, times.get(kind), where)
-        _check_units(given, seed_times, masks, edges["edge_times"], where)
+        _check_units(given, seed_times, masks["train"], edges["edge_times"], where)
     elif "seed_time" in store:
         hint = "set time of the tables with events, or of edges, in the unit of seed_time"
         raise given.wrong(f"{where}it has seed_time, but no nodes or edges at their ends have a time", hint)
+    elif times:
+        given.notes.append(f"times of {', '.join(times)} are not used: no edges lead from there, and none has a time")
     given.unused([store], [*_of_nodes(data, kind), "y", *_MASKS, *_SEEDS], where)
     for other in data.node_types:
         if other != kind:
@@ -81,6 +84,7 @@ def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any]
             times[kind] = _times(given, store, attribute, counts[kind], where)
     found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
     of_edges: dict[EdgeType, Tensor] = {}
+    attributes: dict[str, dict[EdgeType, Tensor]] = {name: {} for name in OF_EDGES}
     for edge_type in data.edge_types:
         source, _, target = edge_type
         where = f"{part}{', '.join(edge_type)}: "
@@ -94,13 +98,19 @@ def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any]
             of_source = times[source][pairs[0]]
             own = of_source if own is None else own.maximum(of_source)
         if own is None:
-            found[edge_type] = compressed(pairs, counts[target], counts[source])
+            indptr, indices, order = compressed_with_order(pairs, counts[target], counts[source])
+            found[edge_type] = indptr, indices
         else:
             order = own.argsort(stable=True)
             order = order[pairs[1][order].argsort(stable=True)]
             found[edge_type] = row_offsets(pairs[1], counts[target]), pairs[0][order].to(torch.int32)
             of_edges[edge_type] = own[order]
-        given.unused([data[edge_type]], ["edge_index", *([attribute] if attribute else [])], where)
+        for name, by_type in attributes.items():
+            values = given.of_edges(data[edge_type], name, pairs.size(1), where)
+            if values is not None:
+                by_type[edge_type] = values[order]
+        given.unused([data[edge_type]], ["edge_index", *OF_EDGES, *([attribute] if attribute else [])], where)
+    given.unused([store for store in data.stores if store._key is None], [], f"{part}the graph itself: ")  # noqa: SLF001
     if not found:
         raise given.wrong(f"{part}it has no edges", "set edge_index of at least one type of edges")
     empty = [", ".join(edge_type) for edge_type, (_, indices) in found.items() if not indices.numel()]
@@ -115,6 +125,7 @@ def typed_graph(given: Given, data: Any, part: str = "") -> tuple[dict[str, Any]
             "indptr": {edge_type: indptr for edge_type, (indptr, _) in found.items()},
             "indices": {edge_type: indices for edge_type, (_, indices) in found.items()},
             "edge_times": of_edges,
+            **attributes,
         },
     )
 
@@ -205,15 +216,17 @@ def _seed_times(
     return of_nodes if seeds is None else of_nodes[seeds]
 
 
-def _check_units(
-    given: Given, seeds: Tensor, masks: dict[str, Tensor], times: dict[EdgeType, Tensor], where: str
-) -> None:
-    """Refuse examples of which none sees an edge with a time."""
-    earliest = min((float(own.min()) for own in times.values() if own.numel()), default=0.0)
-    latest = float(seeds[masks["train"]].max())
-    if latest < earliest:
+def _check_units(given: Given, seeds: Tensor, train: Tensor, times: dict[EdgeType, Tensor], where: str) -> None:
+    """Refuse examples of which none sees an edge with a time, and note the types of which none sees an edge."""
+    earliest = {edge_type: float(own.min()) for edge_type, own in times.items() if own.numel()}
+    latest = float(seeds[train].max())
+    unseen = [edge_type for edge_type, first in earliest.items() if first > latest]
+    if unseen and len(unseen) == len(earliest):
         what = f"{where}all examples of train are at {latest:.10g} or earlier, and all edges with times later"
         raise given.wrong(what, "are the times of both in the same unit, such as seconds?")
+    for edge_type in unseen:
+        first = f"they begin at {earliest[edge_type]:.10g}, and the last example is at {latest:.10g}"
+        given.notes.append(f"no example of train sees edges of type {', '.join(edge_type)}: {first}")
     if seeds.is_floating_point() != next(iter(times.values())).is_floating_point():
         what = f"{where}seed_time and the times of edges are of different types"
         raise given.wrong(what, "give all in int64 and in one unit, such as seconds")

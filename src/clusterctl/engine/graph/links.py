@@ -93,6 +93,10 @@ class TypedLinkGraph(HeteroGraph):
     val_indices: dict[EdgeType, Tensor] = field(default_factory=dict)
     test_indptr: dict[EdgeType, Tensor] = field(default_factory=dict)
     test_indices: dict[EdgeType, Tensor] = field(default_factory=dict)
+    val_edge_weight: dict[EdgeType, Tensor] = field(default_factory=dict)
+    val_edge_attr: dict[EdgeType, Tensor] = field(default_factory=dict)
+    test_edge_weight: dict[EdgeType, Tensor] = field(default_factory=dict)
+    test_edge_attr: dict[EdgeType, Tensor] = field(default_factory=dict)
 
     @property
     def predicted(self) -> Adjacency:
@@ -107,11 +111,13 @@ class TypedLinkGraph(HeteroGraph):
 
     def other_messages(self) -> dict[str, Self]:
         """As in `LinkGraph`."""
-        return {
-            split: replace(self, indptr=indptr, indices=getattr(self, f"{split}_indices"))
-            for split in ("val", "test")
-            if (indptr := getattr(self, f"{split}_indptr"))
-        }
+        found = {}
+        for split in ("val", "test"):
+            if getattr(self, f"{split}_indptr"):
+                used = [name for name in OF_EDGES if getattr(self, name)]
+                own = {name: getattr(self, f"{split}_{name}") for name in ("indptr", "indices", *used)}
+                found[split] = replace(self, **own)
+        return found
 
     def hidden(self, sources: Tensor, targets: Tensor) -> dict[EdgeType, Tensor]:
         """The edges between the ends of these pairs, of the predicted type and of the same edges the other way round.

@@ -93,11 +93,18 @@ class HeteroGraph:
     edge_times: dict[EdgeType, Tensor] = field(default_factory=dict, kw_only=True)
     """When each edge begins to be seen: of this edge and of its source, the later time; ascending for each target."""
     node_times: dict[str, Tensor] = field(default_factory=dict, kw_only=True)  # [nodes], of the types that have times
+    edge_weight: dict[EdgeType, Tensor] = field(default_factory=dict, kw_only=True)  # as in `Graph`, where there is one
+    edge_attr: dict[EdgeType, Tensor] = field(default_factory=dict, kw_only=True)
 
     @property
     def is_temporal(self) -> bool:
         """Whether examples see only what is not later than they are."""
         return bool(self.edge_times)
+
+    @property
+    def has_edge_numbers(self) -> bool:
+        """Whether any edges have weights or attributes."""
+        return bool(self.edge_weight or self.edge_attr)
 
     def relation(self, edge_type: EdgeType) -> Adjacency:
         """The edges of this type."""
@@ -112,6 +119,8 @@ class HeteroGraph:
             x={node_type: x.to(device, dtype) for node_type, x in self.x.items()},
             edge_times={edge_type: times.to(device) for edge_type, times in self.edge_times.items()},
             node_times={node_type: times.to(device) for node_type, times in self.node_times.items()},
+            edge_weight={edge_type: values.to(device) for edge_type, values in self.edge_weight.items()},
+            edge_attr={edge_type: values.to(device) for edge_type, values in self.edge_attr.items()},
         )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import moved, rows_of
+from clusterctl.engine.graph.blocks import Adjacency, moved, rows_of
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.neighbors import Draw, max_duplicates, renumbered, sample_positions
 from clusterctl.engine.graph.pyg.relation import kernels, seen
@@ -275,6 +275,9 @@ class TypedSubgraph:
     edges_by_depth: dict[EdgeType, tuple[int, ...]] = field(default_factory=dict)
     randomness: tuple[int, ...] | None = None  # of the step; None in evaluation
     trees: Trees | None = None
+    edges: dict[EdgeType, Tensor] | None = (
+        None  # int64: places in `graph.indices`; None: all in order, or not asked for
+    )
 
     @cached_property
     def num_rows(self) -> int:
@@ -290,15 +293,24 @@ class TypedSubgraph:
 
     def repeated(self, times: int) -> TypedSubgraph:
         """The same rows with `times` copies of all edges."""
-        edges = {kind: own.repeat(1, times) for kind, own in self.edge_index.items()}
-        return replace(self, edge_index=edges, rows_by_depth={}, edges_by_depth={})
+        edge_index = {relation: own.repeat(1, times) for relation, own in self.edge_index.items()}
+        edges = self.edges and {relation: own.repeat(times) for relation, own in self.edges.items()}
+        return replace(self, edge_index=edge_index, edges=edges, rows_by_depth={}, edges_by_depth={})
+
+    def of_edges(self, name: str) -> dict[EdgeType, Tensor]:
+        """The attribute `name` of the edges, in their order, of the relations that have it."""
+        values: Mapping[EdgeType, Tensor] = getattr(self.graph, name)
+        if self.edges is None:
+            return dict(values)
+        return {relation: own.index_select(0, self.edges[relation]) for relation, own in values.items()}
 
 
 class TypedSampler:
     """Samples `fan_out` neighbours for each relation, (node, depth), the seeds' hop first; -1 takes all.
 
     Randomness is keyed by (seed, epoch, step, depth, relation, node). In a graph with times it is keyed by (seed,
-    epoch, depth, relation, example, node); with `last`, the latest neighbours are taken instead.
+    epoch, depth, relation, example, node); with `last`, the latest neighbours are taken instead. In a graph with
+    attributes of edges, a sample knows the places of its edges.
     """
 
     def __init__(
@@ -307,12 +319,17 @@ class TypedSampler:
         self._graph, self._fan_out, self._seed = graph, fan_out, seed
         self._replace, self._last = replace, last
         self._relations = list(graph.indptr)
+        self._places = graph.has_edge_numbers
         arrays = list(graph.indices.values())
         edges, self._device = sum(map(len, arrays)), arrays[0].device
         engine = engine_for(edges, self._device)
         self._sample_neighbors = engine.sample_neighbors
         self._seen: Callable[..., tuple[Tensor, Tensor]] = seen
         self._renumbered: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]
+        if graph.is_temporal and self._places:  # edges instead of sources
+            self._numbers = {
+                relation: torch.arange(len(own), device=own.device) for relation, own in graph.indices.items()
+            }
         if graph.is_temporal:  # ids of trees and nodes
             self._renumbered = dict.fromkeys(graph.num_nodes, renumbered)
             if self._device.type == "cpu":
@@ -360,22 +377,20 @@ class TypedSampler:
         rows = {kind: [ids] for kind, ids in frontier.items()}
         begin = dict.fromkeys(frontier, 0)  # of the frontier's rows
         edges: dict[EdgeType, list[Tensor]] = {relation: [] for relation in self._relations}
+        taken: dict[EdgeType, list[Tensor]] = {relation: [] for relation in self._relations}  # their places
         for depth, count in enumerate(self._fan_out):
             found = {}
             for number, relation in enumerate(self._relations):
-                ids, adjacency = frontier[relation[2]], self._graph.relation(relation)
+                ids = frontier[relation[2]]
                 if not ids.numel():
                     edges[relation].append(ids.new_empty(2, 0))
+                    taken[relation].append(ids.new_empty(0))
                     continue
                 key = stream(Purpose.SAMPLING, self._seed, epoch, step, depth, number)
-                if latest is not None and keys is not None:
-                    edge_times = self._graph.edge_times.get(relation)
-                    sides = self._graph.num_nodes[relation[0]], self._graph.num_nodes[relation[2]]
-                    draw = Draw(count, key, self._replace)
-                    found[relation] = self._seen(adjacency, edge_times, ids, latest, keys, sides, draw, last=self._last)
-                else:
-                    absent = (excluded or {}).get(relation)
-                    found[relation] = self._sample_neighbors(adjacency, ids, count, key, absent, replace=self._replace)
+                absent = (excluded or {}).get(relation)
+                offsets, sources, own_places = self._drawn(relation, ids, count, key, absent, latest, keys)
+                found[relation] = offsets, sources
+                taken[relation].append(own_places)
             behind = {kind: begin[kind] + len(ids) for kind, ids in frontier.items()}
             following = {kind: ids[:0] for kind, ids in frontier.items()}
             # The relations from one type of sources share the rows of a depth, so they are renumbered together.
@@ -403,7 +418,36 @@ class TypedSampler:
             {relation: tuple(part.size(1) for part in parts) for relation, parts in edges.items()},
             (self._seed, epoch, step),
             trees,
+            {relation: torch.cat(parts) for relation, parts in taken.items()} if self._places else None,
         )
+
+    def _drawn(
+        self,
+        relation: EdgeType,
+        ids: Tensor,
+        count: int,
+        key: int,
+        absent: Tensor | None,
+        latest: Tensor | None,
+        keys: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Edges into each of `ids`: offsets, the ids of the sources, and the places of the edges if they are needed."""
+        edges = self._graph.relation(relation)
+        if latest is None or keys is None:
+            offsets, found = self._sample_neighbors(
+                edges, ids, count, key, absent, replace=self._replace, places=self._places
+            )
+            return offsets, edges.indices.index_select(0, found) if self._places else found, found
+        sources, targets = (self._graph.num_nodes[kind] for kind in (relation[0], relation[2]))
+        draw, own_times = Draw(count, key, self._replace), self._graph.edge_times.get(relation)
+        where = own_times, ids, latest, keys
+        if not self._places:
+            offsets, found = self._seen(edges, *where, (sources, targets), draw, last=self._last)
+            return offsets, found, found
+        numbered, total = Adjacency(edges.indptr, self._numbers[relation]), max(1, len(edges.indices))
+        offsets, found = self._seen(numbered, *where, (total, targets), draw, last=self._last)
+        places = found % total
+        return offsets, found // total * sources + edges.indices.index_select(0, places), places
 
     @property
     def _kinds(self) -> list[str]:
@@ -418,6 +462,7 @@ def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: i
     empty = next(iter(seeds.values())).new_empty(0)
     nodes = {kind: seeds.get(kind, empty) for kind in graph.num_nodes}
     edge_index = {relation: torch.stack([empty, empty]) for relation in graph.indptr}
+    edges = dict.fromkeys(graph.indptr, empty)
     for _ in range(hops):
         known, targets = sum(map(len, nodes.values())), nodes
         found = {
@@ -432,9 +477,11 @@ def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: i
             for relation, part in zip(own, torch.split(columns, list(map(len, sources))), strict=True):
                 offsets = found[relation][0]
                 edge_index[relation] = torch.stack([part.to(torch.int64), rows_of(offsets, part.numel())])
+                edges[relation] = found[relation][1]
         if sum(map(len, nodes.values())) == known:
             break
-    return TypedSubgraph(graph, nodes, edge_index, {kind: len(own) for kind, own in seeds.items()})
+    of_seeds = {kind: len(own) for kind, own in seeds.items()}
+    return TypedSubgraph(graph, nodes, edge_index, of_seeds, edges=edges if graph.has_edge_numbers else None)
 
 
 def typed_whole(graph: HeteroGraph) -> TypedSubgraph:

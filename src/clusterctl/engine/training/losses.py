@@ -95,7 +95,8 @@ class Loss:
             return
         ones = scores.sum(1) if scores.dim() == 2 else scores[:0]
         if self._name == "bce_with_logits":
-            print("train.loss = bce_with_logits: the model's scores are all between 0 and 1; leave out its sigmoid")
+            hint = "if the model ends with a sigmoid, leave that out"
+            print(f"train.loss = bce_with_logits: all scores are between 0 and 1; {hint}")
         elif torch.allclose(ones, torch.ones_like(ones), atol=1e-3):
             print("train.loss = cross_entropy: the model's scores are probabilities; leave out its softmax")
 

@@ -19,6 +19,7 @@ _KNOWN_BY_TYPE = (
     *(*_OF_TYPES, "n_id_dict", "batch_size"),
     *("batch_dict", "time_dict", "seed_time"),  # in data with times
     *("num_sampled_nodes_dict", "num_sampled_edges_dict"),
+    *(f"{name}_dict" for name in OF_EDGES),
 )
 
 
@@ -47,7 +48,9 @@ class Forward:
 
     @property
     def takes_data(self) -> bool:
-        """Whether it takes one of PyG's `Data`."""
+        """Whether it takes one of PyG's `Data`, which may be named `batch` if there is nothing to be a batch of."""
+        if self.required == ("batch",):
+            return not {"x", "edge_index", *_OF_TYPES} & {*self.optional}
         return len(self.required) == 1 and self.required[0] not in (*KNOWN, *_SPARSE, *_KNOWN_BY_TYPE)
 
     @property
@@ -97,7 +100,8 @@ class Forward:
         if self.rest:
             hint = "name its arguments, such as x_dict, edge_index_dict"
             return f"{self.written}: it is unknown what *{self.rest} takes", hint
-        known = _KNOWN_BY_TYPE if self.is_by_type else (*_KNOWN_BY_TYPE, "x", "edge_index")  # those of to_hetero
+        of_to_hetero = () if self.is_by_type else ("x", "edge_index", *OF_EDGES)
+        known = (*_KNOWN_BY_TYPE, *of_to_hetero)
         unknown = [name for name in self.required if name not in known]
         if self.takes_data or (self.required and not unknown):
             return None

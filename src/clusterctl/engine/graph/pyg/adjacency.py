@@ -62,7 +62,7 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
 
         return ByTarget(relation, torch.arange(relation.indices.numel()), rows.values(), like)
     check_edge_index(edges, num_nodes, num_nodes)
-    sources, targets = edges
+    sources, targets = edges.to(torch.int64)  # the products below overflow in narrower types
     order = (targets * num_nodes + sources).argsort(stable=True)
     return ByTarget(Relation(row_offsets(targets, num_nodes), sources[order]), order, None, None)
 
@@ -85,7 +85,7 @@ class SparseAgain:
         """The batch, changed in place, or the result of the user's transform."""
         for edge_type, store in _stores(batch):
             if edge_type in self.layouts:
-                (sources, targets), layout = store["edge_index"], self.layouts[edge_type]
+                (sources, targets), layout = store["edge_index"].to(torch.int64), self.layouts[edge_type]
                 size = tuple(reversed(store.size()))
                 order = (targets * size[1] + sources).argsort(stable=True)
                 offsets = row_offsets(targets, size[0])

@@ -28,6 +28,23 @@ def check_edges(data: Any) -> None:
                 check_edge_index(store["edge_index"], *counts, f"{', '.join(edge_type)}: edge_index")
 
 
+def check_attribute(data: Any, name: str | None, *, of_nodes: bool) -> None:
+    """Raise ValueError unless the attribute `name` has one number for each edge, or also for each node.
+
+    Without a check, compiled loops would read beyond the end of a shorter tensor.
+    """
+    given: list[tuple[str, Any, list[int | None]]] = []  # whose it is, its values, and how many there may be
+    if isinstance(data, Data) and name in data:
+        given = [("", data[name], [*([data.num_nodes] if of_nodes else []), data.num_edges])]
+    elif isinstance(data, HeteroData):
+        of_types = [(f"{kind}: ", store, store.num_nodes) for kind, store in data.node_items() if of_nodes]
+        of_types += [(f"{', '.join(kind)}: ", store, store.num_edges) for kind, store in data.edge_items()]
+        given = [(of, store[name], [count]) for of, store, count in of_types if name in store]
+    for of, values, counts in given:
+        if isinstance(values, Tensor) and (values.dim() != 1 or len(values) not in counts):
+            raise ValueError(f"{of}{name} has shape {[*values.shape]}, not [{' or '.join(map(str, counts))}]")
+
+
 def check_edge_index(edges: Tensor, sources: int | None, targets: int | None, name: str = "edge_index") -> None:
     """Raise ValueError unless `edges` are int [2, edges] below these numbers of nodes; None is an unknown one."""
     if edges.dim() != 2 or edges.size(0) != 2:

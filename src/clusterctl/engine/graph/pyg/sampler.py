@@ -32,7 +32,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.sampler.utils import remap_keys, reverse_edge_type
 
 from clusterctl.engine.graph.hashing import EpochKey, Purpose, digest, draws, stream
-from clusterctl.engine.graph.pyg.inputs import check_edges, check_times
+from clusterctl.engine.graph.pyg.inputs import check_attribute, check_edges, check_times
 from clusterctl.engine.graph.pyg.relation import Relation, Times, checked_weights, kernels, summed_levels
 from clusterctl.engine.graph.pyg.walk import Trees, TypedGraph, induced, walk
 
@@ -77,6 +77,8 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         sample_direction: str = "forward",
     ) -> None:
         check_edges(data)
+        check_attribute(data, time_attr, of_nodes=True)
+        check_attribute(data, weight_attr, of_nodes=False)
         self._is_backward = sample_direction == "backward"
         if self._is_backward:  # PyG 2.8 takes the rows of an `adj_t` for its offsets then
             stores = data.edge_stores if isinstance(data, Data | HeteroData) else []

@@ -5,6 +5,7 @@ Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,7 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured
 from clusterctl.engine.training.own.model import options_of
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,6 +85,9 @@ class RelationNodeClassification(Objective[RelationSample]):
             what = "times" if graph.is_temporal else "seed_index"
             hint = f"write a model of your own with forward(x_dict, edge_index_dict), or leave {what} out"
             raise TaskError(f'model "rgat" does not use the {what} of the data', hint, Cause.USER)
+        if (unused := [name for name in OF_EDGES if getattr(graph, name)]) and task.place.rank == 0:
+            print(f'model "rgat" does not take {" and ".join(unused)}: not used')
+        graph = replace(graph, edge_weight={}, edge_attr={})
         kinds = [kind for kind in graph.num_nodes if kind in read]
         self._embeddings = embeddings_of(graph, kinds, train, self._precision.weights, task)
         self.classes = graph.num_classes if train.loss == "cross_entropy" else 0

@@ -102,6 +102,7 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         network = network.to(task.device, self._precision.weights)
         self.model = network if embeddings is None else WithEmbeddings(network, embeddings)
         self._own = EndsModel(network, train.model, graph.edge_type)
+        graph = self._own.with_used_edges(graph, quiet=task.place.rank > 0)
         self._decoder = Decoder(network, train.model, graph.edge_type)
 
         def start() -> Tables:

@@ -375,6 +375,7 @@ class TypedNodeClassification(Objective[TypedSample]):
         network = network.to(task.device, self._precision.weights)
         self.model = network if embeddings is None else WithEmbeddings(network, embeddings)
         self._own = TypedModel(network, train.model, outputs, kind)
+        graph = self._own.with_used_edges(graph, quiet=task.place.rank > 0)
 
         def start() -> dict[str, Tensor]:
             """How often each node is a seed in an epoch."""

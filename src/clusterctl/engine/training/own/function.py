@@ -106,7 +106,7 @@ class OwnSampler:
         if not isinstance(value, Tensor) or value.dim() != dimensions:
             hint = f"a tensor with {dimensions} dimension{'s' * (dimensions > 1)} is wanted"
             raise self._wrong(f"gives {name} {shown(value)}", hint)
-        if value.dtype not in (torch.int64, torch.int32):
+        if value.dtype not in (torch.int64, torch.int32) and value.numel():  # torch.tensor([[], []]) is float32
             raise self._wrong(f"gives {name} of type {str(value.dtype).removeprefix('torch.')}", "make it int64")
         found: Tensor = value.to(self._graph.indptr.device, torch.int64)
         if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < below:

@@ -158,19 +158,21 @@ class PygModel(OwnModel):
             values = subgraph.of_edges(name) if self.takes(name) else None
             found[name] = values if values is None else values.to(x.device, x.dtype)
         found["batch_size"] = subgraph.seeds
+        counts = subgraph.rows_by_depth, subgraph.edges_by_depth
+        if not subgraph.rows_by_depth:  # on whole neighbourhoods nothing may be trimmed
+            counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
+        nodes, edges = map(list, counts)
         if self.form.takes_data:
             from torch_geometric.data import Data  # late: only for such models, which import it anyway
 
+            found |= {"num_sampled_nodes": nodes, "num_sampled_edges": edges}  # as of PyG's NeighborLoader
             return [Data(**{name: value for name, value in found.items() if value is not None})], {}
         if "batch" in self.form.required:  # one graph
             found["batch"], found["batch_size"] = subgraph.places.new_zeros(len(subgraph.places)), 1
         elif "batch" in self.form.names:
             del found["batch_size"]
         if set(TRIMS) & set(self.form.required):
-            counts = subgraph.rows_by_depth, subgraph.edges_by_depth
-            if not subgraph.rows_by_depth:  # on whole neighbourhoods nothing may be trimmed
-                counts = (len(x), *[0] * _MOST_LAYERS), (subgraph.edge_index.size(1), *[0] * (_MOST_LAYERS - 1))
-            found |= dict(zip(TRIMS, map(list, counts), strict=True))
+            found |= dict(zip(TRIMS, (nodes, edges), strict=True))
         found[self.form.features] = x
         return [], {name: found[name] for name in self.form.names if found.get(name) is not None}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,16 @@ from clusterctl.engine.training.own.model import (
 )
 from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec.forward import OF_EDGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.engine.graph.hops import TypedHop
-    from clusterctl.engine.graph.storage import EdgeType
+    from clusterctl.engine.graph.storage import EdgeType, HeteroGraph
     from clusterctl.engine.graph.subgraphs import TypedSubgraph
 
+H = TypeVar("H", bound="HeteroGraph")
 Rows = dict[str, Tensor]
 _MOST_LAYERS = 64  # of a model that trims hops by itself
 
@@ -47,6 +49,28 @@ class TypedModel(OwnModel):
         if not self.by_layer and (problem := self.form.problem_with_types):
             what, hint = problem
             raise TaskError(f"{name}: {what}", hint, Cause.USER)
+
+    def with_used_edges(self, graph: H, *, quiet: bool) -> H:
+        """The graph with the attributes of edges that the model takes; unless `quiet`, prints a line about the others.
+
+        Raises TaskError if the model needs one that the graph lacks.
+        """
+        unused: list[str] = []
+        for name in OF_EDGES:
+            argument = (
+                f"{name}_dict" if self.form.is_by_type else name
+            )  # a model of to_hetero has the names of one type
+            if getattr(graph, name):
+                is_used = not self.by_layer and (self.form.takes_data or argument in self.form.names)
+                unused += [] if is_used else [name]
+            elif argument in self.form.required and not self.by_layer:
+                hint = f"set {name} of a type of edges in the function of data.load, or give {argument} a default"
+                what = f"{self.name}: {self.method} needs {argument}, and no type of edges has {name}"
+                raise TaskError(what, hint, Cause.USER)
+        if unused and not quiet:
+            print(f"{self.name} does not take {' and '.join(f'{name}_dict' for name in unused)}: not used")
+        without: dict[str, Any] = {name: {} for name in unused}
+        return replace(graph, **without)
 
     @torch.no_grad()
     def begin(self, sample: Any, x: Rows, *, quiet: bool) -> None:
@@ -134,21 +158,23 @@ class TypedModel(OwnModel):
         return broken_parameter(self.model) or self.method
 
     def _arguments(self, subgraph: TypedSubgraph, x: Rows) -> tuple[list[Any], dict[str, Any]]:
-        found: dict[str, Any] = {
-            "x_dict": x,
-            "edge_index_dict": subgraph.edge_index,
-            "n_id_dict": subgraph.places,
+        found: dict[str, Any] = {  # copies: a model may change its dicts
+            "x_dict": dict(x),
+            "edge_index_dict": dict(subgraph.edge_index),
+            "n_id_dict": dict(subgraph.places),
         }
+        like = next(iter(x.values()))
+        for name in OF_EDGES:
+            by_type = subgraph.of_edges(name)
+            found[f"{name}_dict"] = {relation: own.to(like.device, like.dtype) for relation, own in by_type.items()}
         if len(self.kinds) == 1:
             found["batch_size"] = subgraph.seeds.get(self.kind, 0)
         trees = subgraph.trees
         if trees is not None:
-            found |= {"batch_dict": trees.of_rows, "seed_time": trees.latest}
+            found |= {"batch_dict": dict(trees.of_rows), "seed_time": trees.latest}
             found["time_dict"] = {
                 kind: times[subgraph.places[kind]] for kind, times in subgraph.graph.node_times.items()
             }
-        if self.form.takes_data:
-            return [self._as_data(found)], {}
         for name, by_depth, whole in (
             ("num_sampled_nodes_dict", subgraph.rows_by_depth, subgraph.places),
             ("num_sampled_edges_dict", subgraph.edges_by_depth, subgraph.edge_index),
@@ -157,7 +183,9 @@ class TypedModel(OwnModel):
                 kind: (tensor.size(-1), *[0] * (_MOST_LAYERS - 1)) for kind, tensor in whole.items()
             }
             found[name] = {kind: list(own) for kind, own in counts.items()}
-        found["x"], found["edge_index"] = found["x_dict"], found["edge_index_dict"]
+        if self.form.takes_data:
+            return [self._as_data(found)], {}
+        found |= {name: found[f"{name}_dict"] for name in ("x", "edge_index", *OF_EDGES)}  # of to_hetero
         for name in self.form.required:
             if name not in found:
                 why, hint = "the data has no times", f"give {name} a default, or set time of the nodes or edges"
@@ -169,21 +197,22 @@ class TypedModel(OwnModel):
                 raise TaskError(f"{self.name}: {self.form.written}: nobody fills {name}, since {why}", hint, Cause.USER)
         return [], {name: found[name] for name in self.form.names if name in found}
 
-    @staticmethod
-    def _as_data(found: Mapping[str, Any]) -> Any:
+    def _as_data(self, found: Mapping[str, Any]) -> Any:
+        """A batch with the attributes that PyG's NeighborLoader gives."""
         from torch_geometric.data import HeteroData  # late: only for such models, which import it anyway
 
         data = HeteroData()
         for kind, rows in found["x_dict"].items():
             data[kind].x, data[kind].n_id = rows, found["n_id_dict"][kind]
-            for name in ("batch", "time"):
+            for name in ("batch", "time", "num_sampled_nodes"):
                 if kind in found.get(f"{name}_dict", {}):
                     data[kind][name] = found[f"{name}_dict"][kind]
-        for relation, edges in found["edge_index_dict"].items():
-            data[relation].edge_index = edges
+        for name in ("edge_index", *OF_EDGES, "num_sampled_edges"):
+            for relation, values in found[f"{name}_dict"].items():
+                data[relation][name] = values
         for name in ("batch_size", "seed_time"):
             if name in found:
-                data[name] = found[name]
+                data[name] = data[self.kind][name] = found[name]
         return data
 
 
