@@ -178,12 +178,19 @@ def both_ways(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
 
 
 def negatives(
-    graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int, each: int = 1
+    graph: Adjacency,
+    num_sources: int,
+    examples: Tensor,
+    seed: int,
+    epoch: int,
+    each: int = 1,
+    *,
+    distinct: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`each` pairs without an edge for every example (int64, its place in the training split): sources and targets.
 
-    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, number, draw). Raises TaskError
-    if pairs without an edge are too rare to be found.
+    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, number, draw). `distinct`
+    leaves out pairs of a node with itself. Raises TaskError if pairs without an edge are too rare to be found.
     """
     num_targets = graph.indptr.numel() - 1
     examples = (examples[:, None] * each + torch.arange(each, device=examples.device)).flatten()
@@ -194,7 +201,9 @@ def negatives(
         own = keys[waiting] + 2 * draw
         sources[waiting] = below(draws(0, own), num_sources)
         targets[waiting] = below(draws(0, own + 1), num_targets)
-        waiting = waiting[has_edge(graph, sources[waiting], targets[waiting])]
+        drawn = sources[waiting], targets[waiting]
+        is_wrong = has_edge(graph, *drawn)
+        waiting = waiting[is_wrong | (drawn[0] == drawn[1]) if distinct else is_wrong]
         if waiting.numel() == 0:
             return sources, targets
     raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")
@@ -209,3 +218,13 @@ def without_edge(graph: LinkGraph | TypedLinkGraph) -> Adjacency:
     sources, targets = graph.sides
     indptr, indices = compressed(edges.cpu(), targets, sources)
     return Adjacency(indptr.to(messages.indptr.device), indices.to(messages.indices.device))
+
+
+def ends_differ(graph: LinkGraph | TypedLinkGraph) -> bool:
+    """Whether both ends are of one type, and no training example connects a node with itself."""
+    if isinstance(graph, TypedLinkGraph) and graph.edge_type[0] != graph.edge_type[2]:
+        return False
+    if graph.train is not None:
+        return not bool((graph.train[0] == graph.train[1]).any())
+    nodes = torch.arange(graph.sides[0], device=graph.predicted.indices.device)
+    return not bool(has_edge(graph.predicted, nodes, nodes).any())
