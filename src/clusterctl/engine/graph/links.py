@@ -58,6 +58,11 @@ class LinkGraph(FeatureGraph):
         """The numbers of nodes that may be sources, and targets."""
         return self.num_nodes, self.num_nodes
 
+    @property
+    def is_one_type(self) -> bool:
+        """Whether sources and targets are the same nodes."""
+        return True
+
     def other_messages(self) -> dict[str, Self]:
         """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
 
@@ -105,6 +110,11 @@ class TypedLinkGraph(HeteroGraph):
         source, _, target = self.edge_type
         return self.num_nodes[source], self.num_nodes[target]
 
+    @property
+    def is_one_type(self) -> bool:
+        """As in `LinkGraph`."""
+        return self.edge_type[0] == self.edge_type[2]
+
     def other_messages(self) -> dict[str, Self]:
         """As in `LinkGraph`."""
         return {
@@ -118,8 +128,7 @@ class TypedLinkGraph(HeteroGraph):
 
         They are places in `indices` of each type, ascending.
         """
-        source, _, target = self.edge_type
-        search = both_ways if source == target else between
+        search = both_ways if self.is_one_type else between
         found = {self.edge_type: search(self.predicted, sources, targets)}
         return found | {one: between(self.relation(one), targets, sources) for one in self.reverse}
 
@@ -218,13 +227,3 @@ def without_edge(graph: LinkGraph | TypedLinkGraph) -> Adjacency:
     sources, targets = graph.sides
     indptr, indices = compressed(edges.cpu(), targets, sources)
     return Adjacency(indptr.to(messages.indptr.device), indices.to(messages.indices.device))
-
-
-def ends_differ(graph: LinkGraph | TypedLinkGraph) -> bool:
-    """Whether both ends are of one type, and no training example connects a node with itself."""
-    if isinstance(graph, TypedLinkGraph) and graph.edge_type[0] != graph.edge_type[2]:
-        return False
-    if graph.train is not None:
-        return not bool((graph.train[0] == graph.train[1]).any())
-    nodes = torch.arange(graph.sides[0], device=graph.predicted.indices.device)
-    return not bool(has_edge(graph.predicted, nodes, nodes).any())

@@ -17,7 +17,7 @@ from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead, own_rows
-from clusterctl.engine.graph.links import both_ways, ends, ends_differ, how_often, negatives, without_edge
+from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.losses import Loss
@@ -92,7 +92,7 @@ class Links(Objective[P]):
                 lacking = f"{count} pairs without an edge{' for each with one' if each else ''}: all would be hits"
                 message = f"train.metric = {train.metric}, but {which} has {lacking}"
                 raise TaskError(message, "choose a smaller number, or give more pairs with edge_label 0", Cause.USER)
-        self._negatives, self._ends_differ = train.negatives, ends_differ(graph)
+        self._negatives = train.negatives
         self._loss = Loss(train, torch.tensor([1.0, 0.0]), torch.arange(2), 1)
         self._metric, self._is_auc = Metric(train, task.agreeing), train.metric == "roc_auc"
         is_balanced = train.negatives == 1 and train.loss == "bce_with_logits"  # what a random guess scores is known
@@ -132,9 +132,9 @@ class Links(Objective[P]):
         Those, int64 [2, pairs], carry no messages.
         """
         pairs, is_edge = self._examples(batch.seeds), self._has_edge(batch.seeds)
-        sources, edges = self._graph.sides[0], batch.seeds[is_edge]
+        graph, edges = self._graph, batch.seeds[is_edge]
         drawn = negatives(
-            self._known, sources, edges, self._seed, batch.epoch, self._negatives, distinct=self._ends_differ
+            self._known, graph.sides[0], edges, self._seed, batch.epoch, self._negatives, distinct=graph.is_one_type
         )
         everyone = self._has_edge(batch.everyone)
         y = torch.cat([is_edge, is_edge.new_zeros(drawn[0].numel())]).to(self._precision.weights)
