@@ -78,6 +78,20 @@ def test_negatives_are_never_edges_even_if_most_pairs_are() -> None:
     assert (counts - expected).abs().max() < 5 * expected**0.5  # uniform
 
 
+def test_distinct_negatives_are_uniform_among_pairs_of_different_nodes() -> None:
+    graph = Adjacency(*compressed(torch.tensor([[0, 1, 5], [1, 0, 2]]), 6, 6))
+    drawn = torch.stack(negatives(graph, 6, torch.arange(6000), 1, 2, each=2, distinct=True))
+    counts = torch.bincount(drawn[1] * 6 + drawn[0], minlength=36).view(6, 6)
+    assert not has_edge(graph, *drawn).any()
+    assert not counts.diagonal().any()
+    assert (counts > 0).sum() == 36 - 6 - 3
+    expected = 12000 / 27
+    assert (counts[counts > 0] - expected).abs().max() < 5 * expected**0.5
+    others = torch.stack(negatives(graph, 6, torch.arange(6000), 1, 2, each=2))
+    same = others[0] != others[1]
+    assert torch.equal(others[:, same], drawn[:, same])
+
+
 def test_a_negative_depends_only_on_seed_epoch_and_example() -> None:
     graph, examples = relation(), torch.arange(50)
     together = torch.stack(negatives(graph, ITEMS, examples, 1, 2))

@@ -418,6 +418,21 @@ def test_drawn_pairs_are_never_examples_outside_of_the_messages(lone_task: Task)
         assert not known & set(map(tuple, drawn.t().tolist()))
 
 
+def test_a_drawn_pair_is_never_a_node_and_itself(lone_task: Task) -> None:
+    """As with PyG's negative_sampling, also if some examples are self loops."""
+    parts = split()
+    loops = parts[0].edge_label_index[0] == parts[0].edge_label_index[1]
+    assert loops.any()
+    trained = objective(link_graph(parts, "my:load"), lone_task, negatives=8, model="users:Pygs")
+    found = 0
+    for batch in EpochPlan(trained.seeds, 64, 0, 0, 1).batches(1):
+        (sources, targets), y, *_ = trained.prepare(batch).scored
+        is_loop = sources == targets
+        assert not (is_loop & (y == 0)).any()
+        found += int(is_loop.sum())
+    assert found == int(loops.sum())
+
+
 def test_other_forms_of_the_same_splits_give_the_same_graph() -> None:
     expected, parts = link_graph(split(), "my:load"), split(split_labels=True)
     for same in (parts, list(parts), dict(zip(("train", "val", "test"), parts, strict=True))):

@@ -270,10 +270,13 @@ def test_no_example_of_the_global_batch_carries_a_message(parts: Any, lone_task:
 
 def test_edges_between_nodes_of_one_type_are_predicted_too(lone_task: Task) -> None:
     parts = dict(zip(("train", "val", "test"), split_shop(edge_types=[KNOWS], rev_edge_types=[None]), strict=True))
-    trained = objective(parts, lone_task, model="users:Friends")
+    trained = objective(parts, lone_task, model="users:Friends", negatives=20)
     assert_scores_are_pygs(trained, parts, KNOWS)
     for batch in EpochPlan(trained.seeds, 8, 0, 0, 1).batches(1):
-        (sample,) = trained.prepare(batch).inputs
+        prepared = trained.prepare(batch)
+        (sample,) = prepared.inputs
+        sources, targets = prepared.scored.pairs[:, prepared.scored.y == 0]
+        assert not (sources == targets).any()
         pairs = trained._examples(batch.everyone)
         hidden = {*map(tuple, torch.cat([pairs, pairs.flip(0)], 1).t().tolist())}
         assert not hidden & {*map(tuple, sample.places["user"][sample.edge_index[KNOWS]].t().tolist())}

@@ -405,7 +405,7 @@ def _others(edges: Tensor, sides: tuple[int, int], counts: list[int], *, is_one_
     """
     sources, targets = sides
     if is_one_type:
-        edges = torch.cat([edges, edges.flip(0), torch.arange(targets).expand(2, -1)], 1)
-    everything = Adjacency(*compressed(edges, targets, sources))
-    found = torch.stack(negatives(everything, sources, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
+        edges = torch.cat([edges, edges.flip(0)], 1)
+    everything, numbers = Adjacency(*compressed(edges, targets, sources)), torch.arange(sum(counts))
+    found = torch.stack(negatives(everything, sources, numbers, _SPLIT_SEED, epoch=0, distinct=is_one_type))
     return torch.split(found, counts, dim=1)

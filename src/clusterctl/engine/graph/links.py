@@ -58,6 +58,11 @@ class LinkGraph(FeatureGraph):
         """The numbers of nodes that may be sources, and targets."""
         return self.num_nodes, self.num_nodes
 
+    @property
+    def is_one_type(self) -> bool:
+        """Whether sources and targets are the same nodes."""
+        return True
+
     def other_messages(self) -> dict[str, Self]:
         """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
 
@@ -109,6 +114,11 @@ class TypedLinkGraph(HeteroGraph):
         source, _, target = self.edge_type
         return self.num_nodes[source], self.num_nodes[target]
 
+    @property
+    def is_one_type(self) -> bool:
+        """As in `LinkGraph`."""
+        return self.edge_type[0] == self.edge_type[2]
+
     def other_messages(self) -> dict[str, Self]:
         """As in `LinkGraph`."""
         found = {}
@@ -124,8 +134,7 @@ class TypedLinkGraph(HeteroGraph):
 
         They are places in `indices` of each type, ascending.
         """
-        source, _, target = self.edge_type
-        search = both_ways if source == target else between
+        search = both_ways if self.is_one_type else between
         found = {self.edge_type: search(self.predicted, sources, targets)}
         return found | {one: between(self.relation(one), targets, sources) for one in self.reverse}
 
@@ -184,12 +193,19 @@ def both_ways(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
 
 
 def negatives(
-    graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int, each: int = 1
+    graph: Adjacency,
+    num_sources: int,
+    examples: Tensor,
+    seed: int,
+    epoch: int,
+    each: int = 1,
+    *,
+    distinct: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`each` pairs without an edge for every example (int64, its place in the training split): sources and targets.
 
-    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, number, draw). Raises TaskError
-    if pairs without an edge are too rare to be found.
+    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, number, draw). `distinct`
+    leaves out pairs of a node with itself. Raises TaskError if pairs without an edge are too rare to be found.
     """
     num_targets = graph.indptr.numel() - 1
     examples = (examples[:, None] * each + torch.arange(each, device=examples.device)).flatten()
@@ -200,7 +216,9 @@ def negatives(
         own = keys[waiting] + 2 * draw
         sources[waiting] = below(draws(0, own), num_sources)
         targets[waiting] = below(draws(0, own + 1), num_targets)
-        waiting = waiting[has_edge(graph, sources[waiting], targets[waiting])]
+        drawn = sources[waiting], targets[waiting]
+        is_wrong = has_edge(graph, *drawn)
+        waiting = waiting[is_wrong | (drawn[0] == drawn[1]) if distinct else is_wrong]
         if waiting.numel() == 0:
             return sources, targets
     raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")

@@ -132,8 +132,9 @@ class Links(Objective[P]):
         Those, int64 [2, pairs], carry no messages.
         """
         pairs, is_edge = self._examples(batch.seeds), self._has_edge(batch.seeds)
+        graph, edges = self._graph, batch.seeds[is_edge]
         drawn = negatives(
-            self._known, self._graph.sides[0], batch.seeds[is_edge], self._seed, batch.epoch, self._negatives
+            self._known, graph.sides[0], edges, self._seed, batch.epoch, self._negatives, distinct=graph.is_one_type
         )
         everyone = self._has_edge(batch.everyone)
         y = torch.cat([is_edge, is_edge.new_zeros(drawn[0].numel())]).to(self._precision.weights)
