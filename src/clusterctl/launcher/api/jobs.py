@@ -94,7 +94,7 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     if _is_mine(job) and not job.state.waiting and job.nodes:  # it has started
         files, missing = _files_of(job)
         output = read_output(files, job.started)
-    diagnosis = diagnose_job(job, output, chosen, slurm, now, missing)
+    diagnosis = diagnose_job(job, output, chosen, slurm, now, missing).for_person()
     if missing:
         diagnosis = replace(diagnosis, commands=diagnosis.commands[1:])  # the first would show its output
     states = Counter(job.state.value.lower() for job in found)
@@ -121,7 +121,7 @@ def why_output(files: Sequence[Path]) -> Diagnosis:
         raise NotFoundError(f"no such file: {files[0]}", "name a run, a job ID, or a job's output file")
     if output.unknown:
         raise ConfigError(f"cannot read {output.unknown[0]}", f"see what it is: ls -l {shlex.quote(str(files[0]))}")
-    return diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time())
+    return diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time()).for_person()
 
 
 class Jobs(Shown, list[SlurmJob]):

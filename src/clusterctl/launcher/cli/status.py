@@ -16,7 +16,7 @@ from clusterctl.launcher.api.find import Listing, State, in_order, query
 from clusterctl.launcher.api.jobs import jobs, jobs_named, plain_job
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.options import echo_json, warn_of
+from clusterctl.launcher.cli.options import echo_json, warn_of, with_flags
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
@@ -129,9 +129,8 @@ def status(
             if sweep is None:
                 _show_cause(wanted, listing)
         if not any_found and not problems:
-            click.echo(
-                "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
-            )
+            none_yet = "no runs yet; try: clusterctl submit cora --follow"
+            click.echo("no matching runs" if narrowed else with_flags(none_yet), err=True)
     else:
         any_found, problems = _show_data(look.statuses(), output)
     if names and not any_found:
@@ -251,7 +250,8 @@ def _show_cause(wanted: Query, found: Listing) -> None:
     known = (one for one in found.looked if one.record.run.id == newest.run)
     status = next(known, None) or run.status()
     if status.state is not State.CANCELLED or status.reason:  # cancelled before it started
-        click.echo(f"{status.state}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
+        click.echo(f"{status.state}: {first_cause(status)}", err=True)
+        click.echo(with_flags(f"next: clusterctl why {newest.run}"), err=True)
 
 
 def _show_data(found: RunStatuses, output: str) -> tuple[bool, Problems]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
@@ -61,6 +62,11 @@ class Diagnosis(Shown):
             return f"a time limit of {duration(grown.gets)} instead of {duration(grown.had)}"
         return f"{written_memory(grown.gets << 20)} instead of {written_memory(grown.had << 20)} of memory"
 
+    def for_person(self) -> Diagnosis:
+        """The same, with the cluster that was typed in what it suggests."""
+        findings = (replace(one, hint=suggested(one.hint)) for one in self.findings)
+        return replace(self, findings=(*findings,), commands=(*map(suggested, self.commands),))
+
     @property
     def headline(self) -> Finding:
         return self.findings[0]
@@ -90,6 +96,16 @@ def diagnose_status(
 
     `seen` gets the events read, as in `gather`.
     """
+    return _found(status, slurm_of, clock, sleep, seen).for_person()
+
+
+def _found(
+    status: Status,
+    slurm_of: SlurmOf,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    seen: Seen | None,
+) -> Diagnosis:
     trace = gather(status, clock, seen=seen)
     queued = status.state is State.QUEUED
     at_work = not (queued or status.state.ended or status.suspended)

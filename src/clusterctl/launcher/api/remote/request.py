@@ -24,6 +24,7 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.sent import Sent, SentFile, SentProject
 from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.config.source import read_toml
+from clusterctl.launcher.config.suggestions import name_to_type
 from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.remote.connection import Callbacks as Callbacks
 from clusterctl.launcher.remote.connection import Conversation as Conversation
@@ -264,6 +265,8 @@ def request(
         job=payload.job,
         others=tuple(payload.others),
         uploads=tuple(map(str, payload.uploads)),
+        typed=name_to_type(place.name),
+        host=place.host,
         projects=tuple(projects),
     )
     shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}
