@@ -7,6 +7,7 @@ rank, its GPU is broken only if CUDA's own error and the GPU's own count agree (
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,14 @@ class NodeGpus:
         return since_last
 
 
+_OF_MEMORY = "ras/umc_err_count"  # of the memory controller; cards of consumers have none
+
+
 class AmdGpus:
     """The job's AMD GPUs on this node, from the files of the kernel's driver amdgpu; no package is needed.
 
-    They are numbered as Slurm and ROCm do, by their PCI addresses. Not tried on a real one.
-    Source: https://docs.kernel.org/gpu/amdgpu/thermal.html
+    They are numbered as Slurm and ROCm do, by their PCI addresses. Tried only with copies of the files, not on a GPU.
+    Sources: https://docs.kernel.org/gpu/amdgpu/thermal.html, https://docs.kernel.org/gpu/amdgpu/ras.html
     """
 
     def __init__(self, folders: Sequence[Path], environment: Mapping[str, str]) -> None:
@@ -107,6 +111,12 @@ class AmdGpus:
     def read(self) -> list[Gpu]:
         """One record per GPU; values that the GPU or its driver does not report are None."""
         return [self._read(*gpu) for gpu in self._gpus]
+
+    def uncorrected(self) -> dict[int, int]:
+        """As of `NodeGpus`."""
+        texts = ((index, _line(folder / _OF_MEMORY)) for index, folder in self._gpus)
+        found = ((index, re.search(r"^ue:\s*([0-9]+)$", text, re.MULTILINE)) for index, text in texts)
+        return {index: int(count[1]) for index, count in found if count}
 
     def _read(self, index: int, folder: Path) -> Gpu:
         sensors = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
@@ -183,7 +193,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-_UNCORRECTABLE = 214  # cudaErrorECCUncorrectable
+_UNCORRECTABLE = 214  # cudaErrorECCUncorrectable and hipErrorECCNotCorrectable
 _ITS_TEXT = "CUDA error: uncorrectable ECC error encountered"  # for torch before 2.8, whose errors have no code
 
 
@@ -192,20 +202,21 @@ def gpu_defect(
 ) -> TaskError | None:
     """An error that names the broken GPU, if torch raised `error` for a memory error that this task's GPU counts, too.
 
-    A GPU counts what it could not correct since its driver was loaded (NVML's volatile counter). Without such a count
-    nothing is certain, and the answer is None: AMD's GPUs, those without ECC, and nodes without nvidia-ml-py.
+    A GPU counts what it could not correct since its driver was loaded (NVML's volatile counter, amdgpu's `ue`). Without
+    such a count nothing is certain, and the answer is None: GPUs without ECC, and NVIDIA's without nvidia-ml-py.
     Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
     """
     if not _is_of_memory(error):
         return None
     gpus = find(environment)
-    counts = gpus.uncorrected() if isinstance(gpus, NodeGpus) else {}
+    counts = gpus.uncorrected() if isinstance(gpus, NodeGpus | AmdGpus) else {}
     broken = {index: count for index, count in counts.items() if count > 0}
     if not broken:
         return None
     index, count = max(broken.items(), key=lambda one: one[1])
     words = f"GPU {index} of {node_name(environment)} cannot correct an error in its memory (ECC): it counts {count}"
-    found = TaskError(words, "show your administrator: nvidia-smi -q -d ECC", cause=Cause.NODE)
+    command = "amd-smi metric --ecc" if isinstance(gpus, AmdGpus) else "nvidia-smi -q -d ECC"
+    found = TaskError(words, f"show your administrator: {command}", cause=Cause.NODE)
     found.__cause__ = error
     return found
 

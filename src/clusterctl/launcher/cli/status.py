@@ -227,15 +227,8 @@ def _show_roles(wanted: Query, found: Listing) -> None:
     """Show a line for each role of the runs."""
     from clusterctl.launcher.display import tables, terminal
 
-    runs = [(row.run, Run(wanted.folder / row.run)) for row in found.rows if (wanted.folder / row.run).is_dir()]
-    rows = [
-        (name, one.name, str(len(one.ranks)), " ".join(one.nodes), one.summary, str(one.restarts))
-        for name, run in runs
-        for one in run.roles()
-    ]
-    if rows:
-        tables.show_columns(terminal.data(), ("RUN", "ROLE", "RANKS", "NODES", "STATE", "RESTARTS"), rows, ("RANKS",))
-    else:
+    folders = [(row.run, wanted.folder / row.run) for row in found.rows]
+    if not tables.show_roles(terminal.data(), [(name, Run(path).roles()) for name, path in folders if path.is_dir()]):
         click.echo("no roles: each of these runs has a single program", err=True)
 
 
