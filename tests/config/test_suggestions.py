@@ -87,6 +87,7 @@ def test_errors_name_it_too() -> None:
     with pytest.raises(NotFoundError) as raised, typed_cluster("apart"):
         raise NotFoundError("no run named: x", "see the runs with: clusterctl status")
     assert raised.value.hint == "see the runs with: clusterctl status --cluster apart"
+    assert raised.value.__notes__ == [f"hint: {raised.value.hint}"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_of_the_other_machine_are_started_there() -> None:
     assert shlex.split(suggested("see: ls -l '/a b'")) == ["see:", "ssh", "me@far", "ls -l '/a b'"]
     assert suggested("squeue --me") == "ssh me@far 'squeue --me'"
-    assert suggested("scontrol requeue failed") == "scontrol requeue failed"
+    for other in ("scontrol requeue failed", "where the image is built: mkdir -p /a && ln -s /b /a/c"):
+        assert suggested(other) == other
 
 
 @pytest.mark.usefixtures("other_machine")

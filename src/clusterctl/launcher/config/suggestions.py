@@ -37,8 +37,8 @@ _COMMAND = re.compile(
 )
 # Other programs look at the machine of the cluster: here they would find nothing, or something else.
 _OF_HOSTS = re.compile(
-    r"(?:^|(?<=: ))(?:squeue --|scontrol (?:ping|show|release)|sacctmgr show|ls -l |df -h |quota -s|mkdir -p |chmod \w)"
-    r"[^\n;]*",
+    r"(?:^|(?<=: ))(?:squeue --|scontrol (?:ping|show|release)|sacctmgr show|ls -l |df -h |quota -s|chmod \w"
+    r"|mkdir -p (?![^\n;]*&&))[^\n;]*",
     re.MULTILINE,
 )
 _typed: str | None = None  # not a context variable, since screens draw in threads
@@ -53,10 +53,18 @@ def typed_cluster(name: str | None) -> Iterator[None]:
     try:
         yield
     except ClusterctlError as error:
-        error.message, error.hint = suggested(error.message), suggested(error.hint)
+        name_cluster(error)
         raise
     finally:
         _typed = before
+
+
+def name_cluster(error: ClusterctlError) -> None:
+    """Put the cluster into what `error` suggests."""
+    hint = suggested(error.hint)
+    if notes := getattr(error, "__notes__", None):
+        error.__notes__ = [f"hint: {hint}" if note == f"hint: {error.hint}" else note for note in notes]
+    error.message, error.hint = suggested(error.message), hint
 
 
 def suggested(text: str) -> str:
@@ -82,18 +90,14 @@ def suggested(text: str) -> str:
     return _COMMAND.sub(named, text)
 
 
-def name_to_type(name: str) -> str:
-    """`name` of a cluster; empty if it is the default, which need not be typed."""
-    with suppress(ClusterctlError):
-        return "" if load_cluster(None) == load_cluster(name) else name
-    return name
-
-
 @lru_cache(maxsize=4)  # screens draw often
 def _here(name: str | None) -> tuple[str, frozenset[str]]:
     """What to type of the cluster `name`, and the commands that need it: several clusters may share their runs."""
-    if not name or not name_to_type(name):
+    if not name:
         return "", frozenset()
+    with suppress(ClusterctlError):
+        if load_cluster(None) == load_cluster(name):
+            return "", frozenset()
     with suppress(ClusterctlError):
         if chosen_runs_folder(None) == chosen_runs_folder(name) and load_cluster(name).host is None:
             return name, OF_CLUSTERS

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config import cache_folder, resolve, resolve_script, shipped_folder
-from clusterctl.launcher.config.clusters import user_file
+from clusterctl.launcher.config.clusters import cluster_file, user_file
 from clusterctl.launcher.config.locks import lock_text
 from clusterctl.launcher.config.places import data_folder
 from clusterctl.launcher.config.roles import HasStages, stages_of
@@ -24,7 +24,6 @@ from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.sent import Sent, SentFile, SentProject
 from clusterctl.launcher.config.shown import SILENT
 from clusterctl.launcher.config.source import read_toml
-from clusterctl.launcher.config.suggestions import name_to_type
 from clusterctl.launcher.config.user_script import find_script, read_script
 from clusterctl.launcher.remote.connection import Callbacks as Callbacks
 from clusterctl.launcher.remote.connection import Conversation as Conversation
@@ -265,7 +264,7 @@ def request(
         job=payload.job,
         others=tuple(payload.others),
         uploads=tuple(map(str, payload.uploads)),
-        typed=name_to_type(place.name),
+        typed="" if place.file == cluster_file(None) else place.name,
         host=place.host,
         projects=tuple(projects),
     )
