@@ -56,7 +56,7 @@ class _Output(NamedTuple):
 
 
 class Output(Shown, _Output):
-    """What a command beside a rank returned and wrote: its exit code, stdout and stderr."""
+    """What a command beside a rank returned (`code`) and wrote (`stdout`, `stderr`); also a tuple of these three."""
 
 
 class Roles(Shown, list["RoleStatus"]):

@@ -62,11 +62,6 @@ class Diagnosis(Shown):
             return f"a time limit of {duration(grown.gets)} instead of {duration(grown.had)}"
         return f"{written_memory(grown.gets << 20)} instead of {written_memory(grown.had << 20)} of memory"
 
-    def for_person(self) -> Diagnosis:
-        """The same, with the cluster that was typed in what it suggests."""
-        findings = (replace(one, hint=suggested(one.hint)) for one in self.findings)
-        return replace(self, findings=(*findings,), commands=(*map(suggested, self.commands),))
-
     @property
     def headline(self) -> Finding:
         return self.findings[0]
@@ -96,7 +91,7 @@ def diagnose_status(
 
     `seen` gets the events read, as in `gather`.
     """
-    return _found(status, slurm_of, clock, sleep, seen).for_person()
+    return for_person(_found(status, slurm_of, clock, sleep, seen))
 
 
 def _found(
@@ -132,6 +127,12 @@ def _found(
         commands=waiting.commands,
         unknown=_each_once(*found.unknown, *waiting.unknown),
     )
+
+
+def for_person(diagnosis: Diagnosis) -> Diagnosis:
+    """`diagnosis`, with the cluster that was typed in what it suggests."""
+    findings = (replace(one, hint=suggested(one.hint)) for one in diagnosis.findings)
+    return replace(diagnosis, findings=(*findings,), commands=(*map(suggested, diagnosis.commands),))
 
 
 def judge(trace: RunTrace) -> Diagnosis:
