@@ -18,9 +18,11 @@ from pathlib import Path
 
 import click
 import pytest
+from support.hints import commands_in
 from support.mistake import Desk
 
 from clusterctl.launcher import cli
+from clusterctl.launcher.config.suggestions import OF_CLUSTERS, OF_RUNS
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
 
@@ -78,15 +80,6 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (described | parts):
             yield node.lineno, node.value
-
-
-def commands_in(text: str) -> Iterator[list[str]]:
-    """The command lines of clusterctl in a text: words up to the end of the sentence."""
-    for found in re.finditer(r"(?<![\w./-])clusterctl (?P<rest>[a-z-][^\n;`()]*)", text):
-        rest = re.split(r": |, | \.\.\.|\.\.\.| && | or | \||\.$", found["rest"])[0]
-        words = rest.split()
-        if words and words[0] in cli.COMMANDS:
-            yield words
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +303,7 @@ ELSEWHERE = {
     "init --from train.sbatch": "tests/cli/test_init.py",
     "nodes": "tests/cli/test_nodes.py",
     "submit § --array §": "tests/end_to_end/test_arrays.py",
-    "submit §§ --in-allocation § --follow": "tests/end_to_end/test_warm.py",
+    "submit § --in-allocation § --follow": "tests/end_to_end/test_warm.py",
     "alloc": "tests/end_to_end/test_warm.py",
     "report § --cluster §": "tests/remote/test_hostile_node.py",
     "alloc --nodes §": "tests/end_to_end/test_warm.py",
@@ -403,8 +396,21 @@ def test_hints_do_what_they_say(desk: Desk, runs: dict[str, RunDir]) -> None:
     assert not problems, "\n\n".join(problems)
 
 
-def problem_of(one: Typed, desk: Desk, runs: dict[str, RunDir]) -> str:
-    """What happens instead of the effect of the hint; empty if it has it."""
+def test_hints_name_a_typed_cluster_and_do_what_they_say_there(desk: Desk, runs: dict[str, RunDir]) -> None:
+    """The same runs on a cluster that is not the default one, whose runs are elsewhere."""
+    there = json.dumps(str(desk.runs))
+    for name in ("site", "built"):
+        before = (desk.project / "cluster" / "site.toml").read_text().partition("runs =")[0]
+        desk.write(f"cluster/{name}.toml", f"{before}runs = {there}\n")
+    desk.set(CLUSTERCTL_CLUSTER="local", CLUSTERCTL_RUNS=str(desk.folder / "none"))
+    given = [one for one in TYPED if one.given.partition(" ")[0] in OF_RUNS | OF_CLUSTERS and "built" not in one.given]
+    assert len(given) > 15
+    problems = [problem for one in given if (problem := problem_of(one, desk, runs, cluster="site"))]
+    assert not problems, "\n\n".join(problems)
+
+
+def problem_of(one: Typed, desk: Desk, runs: dict[str, RunDir], cluster: str = "") -> str:
+    """What happens instead of the effect of the hint; empty if it has it. `given` is typed for `cluster`."""
 
     def named(text: str) -> str:
         return re.sub(r"\b({})\b".format("|".join(runs)), lambda name: runs[name[0]].id, text)
@@ -412,9 +418,13 @@ def problem_of(one: Typed, desk: Desk, runs: dict[str, RunDir]) -> str:
     one.before(desk)
     wanted = named(one.typed)
     if one.given:
-        _, out, err = desk.type(named(one.given))
+        words = shlex.split(named(one.given))
+        _, out, err = desk.type([words[0], *(["--cluster", cluster] if cluster else []), *words[1:]])
         printed = [" ".join(words) for words in commands_in(out + err)]
-        pattern = wanted or re.escape(one.hint).replace(HOLE, ".+")
+        pattern = re.escape(wanted or one.hint).replace(HOLE, ".+")
+        begin = next((first for first in sorted(OF_RUNS | OF_CLUSTERS) if f"{one.hint} ".startswith(f"{first} ")), "")
+        if begin and (cluster or "--cluster" in words):
+            pattern = pattern.replace(re.escape(begin), rf"{re.escape(begin)} --cluster {cluster or '.+'}", 1)
         fitting = [command for command in printed if re.fullmatch(pattern, command)]
         if not fitting:
             return f"clusterctl {one.given} did not print {one.hint}:\n{out}{err}"

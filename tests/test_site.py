@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -79,6 +81,29 @@ def test_every_example_value_of_a_key_is_valid() -> None:
                 assert violations(workload | example, schema(kind)) == [], example
                 tried += 1
     assert tried > 100
+
+
+def test_decisions_are_left_out_of_the_search_but_not_their_list() -> None:
+    shown = runpy.run_path(str(DOCS / "search.py"))["on_page_markdown"]
+    assert "docs/search.py" in (ROOT / "mkdocs.yml").read_text()
+
+    def is_found(page: Path) -> bool:
+        file = SimpleNamespace(src_uri=str(page.relative_to(DOCS)))
+        one = SimpleNamespace(file=file, is_index=page.stem == "index", meta={})
+        assert shown(page.read_text(), one, config=None, files=None) == page.read_text()
+        return not one.meta.get("search", {}).get("exclude", False)
+
+    hidden = {page for page in DOCS.rglob("*.md") if not is_found(page)}
+    assert hidden == {*(DOCS / "decisions").rglob("*.md")} - {DOCS / "decisions" / "index.md"}
+    assert len(hidden) > 10
+
+
+@pytest.mark.long
+def test_the_sites_index_for_searches_has_guides_and_no_decision(site: Path) -> None:
+    (index,) = (path for path in site.rglob("search_index.js*") if path.is_file())
+    places = set(re.findall(r'"location":\s*"([^"#]+)', index.read_text()))
+    assert {place for place in places if place.startswith("decisions/")} <= {"decisions/", "decisions/index.html"}
+    assert any(place.startswith("guides/starting") for place in places)
 
 
 @pytest.fixture(scope="module")

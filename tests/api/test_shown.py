@@ -16,11 +16,13 @@ from support.made_runs import busy_files, ended, falling, write_sweep
 from support.mistake import Desk, check_plain
 
 import clusterctl
-from clusterctl.launcher.api.run import Run, Runs, waited
+from clusterctl.launcher.api.notify import Tracked
+from clusterctl.launcher.api.run import Output, Roles, Run, Runs, waited
 from clusterctl.launcher.api.sweeps import Sweep
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.display import drawer
 from clusterctl.launcher.observe.logs import Line
+from clusterctl.launcher.observe.rank_events import RoleStatus
 from clusterctl.launcher.remote.values import decoded, encoded, resolved
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 from clusterctl.shared.record.layout import RunDir
@@ -59,7 +61,7 @@ def test_everything_that_the_api_returns_is_drawn() -> None:
         if isinstance(cls, type) and not issubclass(cls, PLAIN)
         if drawer.draw.dispatch(cls) is drawer.draw.dispatch(object) or not issubclass(cls, Shown)
     }
-    assert undrawn <= {"Output", "dict", "list", "bool", "int", "Any"}  # of `result`: what a user's function returned
+    assert undrawn <= {"dict", "list", "bool", "int", "Any"}  # of `result`: what a user's function returned
     hints += [returned(one) for one in members if isinstance(one, property)]
     of_drawn = {
         str(hint) for hint in hints for one in get_args(hint) if isinstance(one, type) and issubclass(one, Shown)
@@ -121,6 +123,37 @@ def test_metrics_are_a_short_table_and_stay_a_list(busy: Run) -> None:
     assert len(lines) < 25
     assert lines[-1] == f"{len(records):,} records, of which 20 are shown"
     assert records[0]["step"] == 1
+
+
+def test_what_a_command_beside_a_rank_wrote_is_shown_as_it_was_and_is_still_a_tuple() -> None:
+    output = Output(3, "one\ntwo\n", "no\n")
+    assert str(output) == "one\ntwo\nno\nexit code 3"
+    assert "two" in (output._repr_html_() or "")
+    assert output == (3, "one\ntwo\n", "no\n")
+    assert decoded(encoded(output), Output) == output
+    assert isinstance(decoded(encoded(output), Output), Output)
+    assert str(Output(0, "done\n", "")) == "done"
+    check_plain(str(Output(0, HOSTILE, HOSTILE)))
+    assert "<script" not in (Output(0, HOSTILE, HOSTILE)._repr_html_() or "")
+
+
+def test_roles_are_a_table_as_status_shows_them() -> None:
+    roles = Roles([RoleStatus("features", (0, 1), ("node1",), {"ready": 1, "starting": 1}, 2)])
+    assert [line.split() for line in str(roles).splitlines()] == [
+        ["ROLE", "RANKS", "NODES", "STATE", "RESTARTS"],
+        ["features", "2", "node1", "1", "of", "2", "ready,", "1", "starting", "2"],
+    ]
+    assert "features" in (roles._repr_html_() or "")
+    assert decoded(encoded(roles), Roles) == roles
+    assert isinstance(decoded(encoded(roles), Roles), Roles)
+    assert str(Roles()) == "no roles: this run has a single program"
+
+
+def test_copied_points_are_shown_per_tracker_and_stay_a_dict() -> None:
+    counts = Tracked({"tensorboard": 1234, "mlflow": 0})
+    assert str(counts) == "tensorboard: 1,234 points\nmlflow: up to date"
+    assert "1,234" in (counts._repr_html_() or "")
+    assert counts == {"tensorboard": 1234, "mlflow": 0}
 
 
 def test_hostile_text_is_plain_text_in_a_notebook(fabricate: Callable[..., RunDir]) -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 import platform
+import pty
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from support.far import FarStage, made, staged
+from support.hints import commands_in
 from support.images import make_thin
 from support.recorded import begun
-from support.scenario import wait_until
+from support.scenario import CLUSTERCTL, wait_until
 
 import clusterctl
+from clusterctl.launcher.config.suggestions import OF_CLUSTERS, OF_RUNS
 from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\n"
@@ -209,6 +214,88 @@ def test_a_run_is_held_released_and_resumed_after_a_failure(stage: FarStage) -> 
     assert "finished" in stage.do("status", "failing")
     waiting = stage.do("submit", job, "--set", "env.CODE=0", "--wait", "--timeout", "0", code=124)
     assert "after 0 s" in waiting
+
+
+def typed_at_a_terminal(stage: FarStage, command: str) -> tuple[int, str]:
+    """The exit code of a command line, and what it shows, with the errors on a terminal as for a person."""
+    reader, writer = pty.openpty()
+    environment = {**stage.environment, "PATH": f"{Path(CLUSTERCTL).parent}:{stage.environment['PATH']}"}
+    shown = b""
+    with subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=stage.folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+    ) as process:
+        os.close(writer)
+        with suppress(OSError):  # how a terminal ends
+            while piece := os.read(reader, 2**16):
+                shown += piece
+        assert process.stdout
+        shown += process.stdout.read()
+        code = process.wait(timeout=120)
+    os.close(reader)
+    return code, shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.long
+def test_every_command_suggested_there_works_as_it_is_printed(stage: FarStage) -> None:
+    """Nothing but --cluster chooses the far cluster: without it, each of these would find no run."""
+    (stage.folder / "fail.py").write_text("raise SystemExit('no such column')\n")
+    (stage.folder / "wait.py").write_text("import time\ntime.sleep(1)\n")
+    suggested: dict[str, str] = {}  # by the command that printed it
+
+    def provoke(command: str) -> str:
+        command = command.replace("clusterctl ", "", 1)
+        before, dashes, after = command.partition(" -- ")
+        _, shown = typed_at_a_terminal(stage, f"clusterctl {before} --cluster far{dashes}{after}")
+        assert "Traceback" not in shown
+        suggested.update({" ".join(["clusterctl", *words]): command for words in commands_in(shown)})
+        return shown
+
+    failed = provoke("clusterctl submit --name fails --wait -- python fail.py").split()[0]
+    assert failed.startswith("fails-")
+    provoke("clusterctl submit --name waits --hold -- python wait.py")
+    for command in (
+        f"why {failed}",
+        "why waits",
+        "status",
+        f"status {failed}",
+        "status nothing",
+        f"logs {failed} --rank 9",
+        f"cancel {failed}",
+        f"resume {failed} --dry-run",
+        "resume waits",
+        f"report {failed} {failed}",
+        f"fetch {failed} --output fetched",
+        f"diff {failed} {failed}",
+        f"tunnel {failed} 8888",
+        f"attach {failed} -- true",
+        f"track {failed}",
+        "rerun nothing",
+        "submit --nodes 99 -- python fail.py",
+        "submit cora --set data.root=here",
+        f"rerun {failed} --hold",
+        "nodes --for nothing",
+        "alloc --end 99999",
+        "monitor",
+    ):
+        provoke(f"clusterctl {command}")
+    needs_it = {one for one in suggested if any(one.startswith(f"clusterctl {name}") for name in OF_RUNS | OF_CLUSTERS)}
+    assert {one: suggested[one] for one in needs_it if " --cluster far" not in one} == {}
+    assert len(needs_it) > 10
+    assert {one.split()[1] for one in needs_it} >= {"status", "why", "logs", "resume", "rerun", "cancel", "release"}
+    problems = []
+    order = {"release": 0, "cancel": 2}  # what follows a run needs one that was released; the last ends runs
+    for command in sorted(needs_it, key=lambda one: order.get(one.split()[1], 1)):
+        if re.search(r"\b[A-Z]{3,}\b", command):
+            continue  # a word that its reader fills in
+        code, shown = typed_at_a_terminal(stage, f"timeout 60 {command}")
+        if code not in (0, 1, 124) or "no run named" in shown or "error: no such" in shown:
+            problems.append(f"{command} (of {suggested[command]}): {code}\n{shown}")
+    assert not problems, "\n\n".join(problems)
 
 
 @pytest.mark.long

@@ -118,7 +118,7 @@ def test_output_of_a_login_shell_is_ignored(far: Far, tmp_path: Path, shell: str
     far.variables["XDG_CONFIG_HOME"] = str(far.home / ".config")
     far.restart()
     with staged(far, tmp_path) as stage:
-        assert messages(stage).splitlines()[1:] == ["no runs yet; try: clusterctl submit cora --follow"]
+        assert messages(stage).splitlines()[1:] == ["no runs yet; try: clusterctl submit --cluster far cora --follow"]
         assert stage.do("status") == ""
 
 

@@ -207,6 +207,32 @@ def test_values_that_an_amd_gpu_does_not_report_are_none(cards: Path) -> None:
     assert (first["memory_activity"], first["temperature"], first["memory"], first["power"]) == (None, None, None, 99)
 
 
+def write_errors(cards: Path, card: str, text: str) -> None:
+    """The counts of errors in a GPU's memory, as the driver writes them."""
+    folder = (cards / card / "device").resolve() / "ras"
+    folder.mkdir()
+    (folder / "umc_err_count").write_text(text)
+
+
+def test_an_amd_gpu_is_broken_if_hip_and_its_drivers_count_agree(cards: Path) -> None:
+    write_errors(cards, "card2", "ue: 2\nce: 7\n")
+    write_errors(cards, "card1", "ue: 0\nce: 1\n")
+    environment = {"ROCR_VISIBLE_DEVICES": "1", "SLURMD_NODENAME": "node7"}
+    error = of_torch("HIP error: uncorrectable ECC error encountered", 214)
+    found = gpu_defect(error, environment, lambda given: find_gpus(given, cards))
+    assert found is not None
+    assert found.message == "GPU 1 of node7 cannot correct an error in its memory (ECC): it counts 2"
+    assert (found.hint, found.cause) == ("show your administrator: amd-smi metric --ecc", Cause.NODE)
+
+
+@pytest.mark.parametrize("text", [None, "", "ue: 0\nce: 9\n", "ue: x\nce: 9\n", "ce: 9\nvalue: 3\n"])
+def test_an_amd_gpu_without_such_a_count_is_not_called_broken(cards: Path, text: str | None) -> None:
+    if text is not None:
+        write_errors(cards, "card2", text)
+    environment = {"ROCR_VISIBLE_DEVICES": "1", "SLURMD_NODENAME": "node7"}
+    assert gpu_defect(of_torch("HIP error: x", 214), environment, lambda given: find_gpus(given, cards)) is None
+
+
 def test_without_a_gpu_there_is_nothing_to_read(cards: Path, tmp_path: Path) -> None:
     for card in ("card1", "card2", "card3"):
         (cards / card / "device" / "gpu_busy_percent").unlink()  # an old driver

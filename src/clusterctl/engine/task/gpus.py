@@ -94,11 +94,14 @@ class NodeGpus:
         return since_last
 
 
+_OF_MEMORY = "ras/umc_err_count"  # of the memory controller; cards of consumers have none
+
+
 class AmdGpus:
     """The job's AMD GPUs on this node, from the files of the kernel's driver amdgpu; no package is needed.
 
-    They are numbered as Slurm and ROCm do, by their PCI addresses. Not tried on a real one.
-    Source: https://docs.kernel.org/gpu/amdgpu/thermal.html
+    They are numbered as Slurm and ROCm do, by their PCI addresses. Tried only with copies of the files, not on a GPU.
+    Sources: https://docs.kernel.org/gpu/amdgpu/thermal.html, https://docs.kernel.org/gpu/amdgpu/ras.html
     """
 
     def __init__(self, folders: Sequence[Path], environment: Mapping[str, str]) -> None:
@@ -109,6 +112,12 @@ class AmdGpus:
     def read(self) -> list[Gpu]:
         """One record per GPU; values that the GPU or its driver does not report are None."""
         return [self._read(*gpu) for gpu in self._gpus]
+
+    def uncorrected(self) -> dict[int, int]:
+        """As of `NodeGpus`."""
+        texts = ((index, _line(folder / _OF_MEMORY)) for index, folder in self._gpus)
+        found = ((index, re.search(r"^ue:\s*([0-9]+)$", text, re.MULTILINE)) for index, text in texts)
+        return {index: int(count[1]) for index, count in found if count}
 
     def _read(self, index: int, folder: Path) -> Gpu:
         sensors = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
@@ -185,7 +194,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-_UNCORRECTABLE = 214  # cudaErrorECCUncorrectable
+_UNCORRECTABLE = 214  # cudaErrorECCUncorrectable and hipErrorECCNotCorrectable
 _ITS_TEXT = "CUDA error: uncorrectable ECC error encountered"  # for torch before 2.8, whose errors have no code
 # CUDA's errors that a program's mistake or a broken GPU may cause: cudaErrorDevicesUnavailable, cudaErrorLaunchFailure,
 # cudaErrorUnknown. An illegal address (700) and a failed assertion (710) are the program's.
@@ -217,14 +226,17 @@ def gpu_defect(
     """An error that names the broken GPU, if torch raised `error` for one, and a second witness confirms it.
 
     The witness of an uncorrectable memory error is the GPU's own count since its driver was loaded (NVML's volatile
-    counter). That of any error which a broken GPU can cause is an Xid about a GPU of this job in the kernel's log,
-    where users may read it (`kernel.dmesg_restrict = 0`). Without one nothing is certain, and the answer is None.
+    counter, amdgpu's `ue`). That of any error which a broken GPU of NVIDIA's can cause is an Xid about a GPU of this job
+    in the kernel's log, where users may read it (`kernel.dmesg_restrict = 0`). Without one nothing is certain, and the
+    answer is None: GPUs without ECC, for example, and NVIDIA's counts without nvidia-ml-py.
     Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
     """
-    words = ""
+    words, command = "", "nvidia-smi -q -d ECC, and dmesg"
     if _is_of(error, {_UNCORRECTABLE: _ITS_TEXT}):
         gpus = find(environment)
-        counts = gpus.uncorrected() if isinstance(gpus, NodeGpus) else {}
+        counts = gpus.uncorrected() if isinstance(gpus, NodeGpus | AmdGpus) else {}
+        if isinstance(gpus, AmdGpus):
+            command = "amd-smi metric --ecc"
         if broken := {index: count for index, count in counts.items() if count > 0}:
             index, count = max(broken.items(), key=lambda one: one[1])
             words = f"GPU {index} of {{}} cannot correct an error in its memory (ECC): it counts {count}"
@@ -239,8 +251,7 @@ def gpu_defect(
                     )
     if not words:
         return None
-    hint = "show your administrator: nvidia-smi -q -d ECC, and dmesg"
-    defect = TaskError(words.format(node_name(environment)), hint, cause=Cause.NODE)
+    defect = TaskError(words.format(node_name(environment)), f"show your administrator: {command}", cause=Cause.NODE)
     defect.__cause__ = error
     return defect
 

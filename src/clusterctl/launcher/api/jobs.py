@@ -77,6 +77,7 @@ def plain_job(name: str, cluster: str | None = None) -> str | None:
 @operation()
 def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     """`why`, for the name of a run or the ID of a job."""
+    from clusterctl.launcher.diagnosis.diagnose import for_person
     from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job
 
     job_id = plain_job(name, cluster)
@@ -94,7 +95,7 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     if _is_mine(job) and not job.state.waiting and job.nodes:  # it has started
         files, missing = _files_of(job)
         output = read_output(files, job.started)
-    diagnosis = diagnose_job(job, output, chosen, slurm, now, missing)
+    diagnosis = for_person(diagnose_job(job, output, chosen, slurm, now, missing))
     if missing:
         diagnosis = replace(diagnosis, commands=diagnosis.commands[1:])  # the first would show its output
     states = Counter(job.state.value.lower() for job in found)
@@ -109,6 +110,7 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
 
 def why_output(files: Sequence[Path]) -> Diagnosis:
     """What `files` show, without Slurm: one file of output, or stdout and stderr. Raises what `why` raises."""
+    from clusterctl.launcher.diagnosis.diagnose import for_person
     from clusterctl.launcher.diagnosis.plain_jobs import diagnose_output
     from clusterctl.shared.spec import Cluster
 
@@ -121,7 +123,7 @@ def why_output(files: Sequence[Path]) -> Diagnosis:
         raise NotFoundError(f"no such file: {files[0]}", "name a run, a job ID, or a job's output file")
     if output.unknown:
         raise ConfigError(f"cannot read {output.unknown[0]}", f"see what it is: ls -l {shlex.quote(str(files[0]))}")
-    return diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time())
+    return for_person(diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time()))
 
 
 class Jobs(Shown, list[SlurmJob]):

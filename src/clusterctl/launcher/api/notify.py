@@ -106,7 +106,16 @@ def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
         yield Tracking(run, opened)
 
 
-def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:
+class Tracked(Shown, dict[str, int]):
+    """Tracker -> number of points copied to it."""
+
+
+def points_copied(tracker: str, count: int) -> str:
+    """The result for one tracker, in words."""
+    return f"{tracker}: {f'{count:,} points' if count else 'up to date'}"
+
+
+def track(run: Run | str, cluster: str | None = None) -> Tracked:
     """Copy new data of `run` to its trackers: tracker -> number of points. Existing points are not changed.
 
     Raises UsageError if it has no trackers, ConfigError if one of them is not installed or cannot be reached.
@@ -115,4 +124,4 @@ def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:
         counts = mirrored.update()
         if mirrored.problems:
             raise mirrored.problems[0]
-        return counts
+        return Tracked(counts)

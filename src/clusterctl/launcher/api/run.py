@@ -49,12 +49,18 @@ class RunFailed(ClusterctlError):
         return self.run.why()
 
 
-class Output(NamedTuple):
-    """What a command beside a rank returned and wrote."""
-
+class _Output(NamedTuple):
     code: int
     stdout: str
     stderr: str
+
+
+class Output(Shown, _Output):
+    """What a command beside a rank returned (`code`) and wrote (`stdout`, `stderr`); also a tuple of these three."""
+
+
+class Roles(Shown, list["RoleStatus"]):
+    """The roles of a run, shown as a table."""
 
 
 _PAUSE_SECONDS, _FAR_PAUSE_SECONDS = 2.0, 10.0  # between two lines of progress, here and through ssh
@@ -296,12 +302,12 @@ class Run(Shown):
         return read_record(self.directory).rank_of(role, rank)
 
     @operation()
-    def roles(self) -> tuple[RoleStatus, ...]:
+    def roles(self) -> Roles:
         """Its roles, if its job has several programs: ranks, nodes, states and restarts of each."""
         from clusterctl.launcher.observe.rank_events import role_statuses
         from clusterctl.launcher.observe.run_record import read_record
 
-        return role_statuses(read_record(self.directory))
+        return Roles(role_statuses(read_record(self.directory)))
 
     def fetch(self, output: str | Path | None = None, *, weights: bool = True, force: bool = False) -> Path:
         """Fetch the run into a new folder on this machine, named after the run by default; returns the folder.

@@ -16,7 +16,7 @@ from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api import usage as hours
 from clusterctl.launcher.api.fetch import fetch as fetch_run
 from clusterctl.launcher.api.find import checkable, find, query
-from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
+from clusterctl.launcher.api.notify import Outcome, notify_about, points_copied, tracking
 from clusterctl.launcher.api.remote.cluster import remote_cluster as place_of
 from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
@@ -169,7 +169,7 @@ def track(name: str, follow: bool, cluster: str | None) -> int:
         while True:
             for tracker, count in mirrored.update().items():
                 if count or not follow:
-                    click.echo(f"{tracker}: {f'{count:,} points' if count else 'up to date'}")
+                    click.echo(points_copied(tracker, count))
             warn_of(mirrored.problems)
             if not follow or (mirrored.ended and not mirrored.problems):
                 return int(bool(mirrored.problems))

@@ -21,6 +21,7 @@ from clusterctl.launcher.cli.options import (
     shorthand,
     typed_settings,
     warn,
+    with_flags,
 )
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import SlurmError, UsageError
@@ -78,20 +79,16 @@ def alloc(
     number = allocate(job, cluster, overrides=typed)
     click.echo(number)
     if no_wait:
-        click.echo(f"queued; check with: squeue --me -j {number}", err=True)
+        click.echo(with_flags(f"queued; check with: squeue --me -j {number}"), err=True)
         return
     try:
         held = wait_for_nodes(number, cluster)
     except KeyboardInterrupt:
         warn(f"allocation {number} is still queued", f"cancel it with: clusterctl alloc --end {number}")
         raise
-    flag = f" --cluster {cluster}" if cluster else ""
-    click.echo(
-        f"{plural(held.nodes, 'node')} held: {held.node_list}\n"
-        f"next: clusterctl submit {job or 'JOB'}{flag} --in-allocation {number} --follow\n"
-        f"      clusterctl alloc{flag} --end {number}",
-        err=True,
-    )
+    next_ = f"clusterctl submit {job or 'JOB'} --in-allocation {number} --follow"
+    steps = with_flags(f"next: {next_}\n      clusterctl alloc --end {number}")
+    click.echo(f"{plural(held.nodes, 'node')} held: {held.node_list}\n{steps}", err=True)
 
 
 # `clusterctl attach`: a shell next to a rank.
@@ -158,7 +155,6 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         else:
             echo_json(json_output.nodes(nodes_of(cluster), cluster))
         return
-    from clusterctl.launcher.cli.options import with_flags
     from clusterctl.launcher.display import tables, terminal
     from clusterctl.launcher.display.plain import plain_lines
 

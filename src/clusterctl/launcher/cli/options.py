@@ -232,7 +232,7 @@ def echo_next(run: Run, where: str, *, hold: bool, also: str = "") -> None:
     """Print the next command to type, at a terminal only."""
     if sys.stderr.isatty():
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
-        click.echo(f"{where} on {run.cluster.name}\nnext: {first}{also}", err=True)
+        click.echo(f"{where} on {run.cluster.name}\n{with_flags(f'next: {first}{also}')}", err=True)
 
 
 def echo_json(record: Mapping[str, Any]) -> None:
@@ -332,8 +332,10 @@ def flag_of(argument: str) -> str:
 
 
 def with_flags(text: str) -> str:
-    """`text` with flags in place of the arguments and keys that it names."""
-    return _MARKED.sub(_flag, text)
+    """`text` with flags in place of the arguments and keys that it names; its commands name the cluster typed."""
+    from clusterctl.launcher.api.remote.cluster import suggested  # most commands print no message
+
+    return suggested(_MARKED.sub(_flag, text))
 
 
 def _flag(found: re.Match[str]) -> str:

@@ -26,7 +26,7 @@ def remotely(**manner: Any) -> Callable[[Function], Function]:
 
 
 def forwarding(command: click.Command) -> click.Command:
-    """`command`, run on its cluster's host if there is one."""
+    """`command`, run on its cluster's host if there is one; what it suggests is for the cluster that was typed."""
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             command.commands[name] = forwarding(inner)
@@ -34,11 +34,11 @@ def forwarding(command: click.Command) -> click.Command:
     callback = command.callback
     manner = getattr(callback, "remotely", {})
     is_wrapped = hasattr(callback, "wrapped")  # a process may look up the same command many times
-    if callback is None or is_wrapped or "here" in manner or not any(one.name == "cluster" for one in command.params):
+    if callback is None or is_wrapped or not any(one.name == "cluster" for one in command.params):
         return command
 
     def called(**values: Any) -> Any:
-        from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster
+        from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster, typed_cluster
 
         context, words = click.get_current_context(), click.get_current_context().find_root().obj
         if "chooses" in manner and "," in (values["cluster"] or ""):
@@ -52,13 +52,14 @@ def forwarding(command: click.Command) -> click.Command:
                 for word in words
             ]
         several = context.info_name == "status" and "," in (values["cluster"] or "")
-        stays = several or ("files" in manner and names_files(values[manner["files"]]))
-        place = None if stays else remote_cluster(values["cluster"])
-        if place is None:
-            return callback(**values)
-        from clusterctl.launcher.cli.forward import Forwarded, Manner
+        stays = several or "here" in manner or ("files" in manner and names_files(values[manner["files"]]))
+        with typed_cluster(None if several else values["cluster"]):
+            place = None if stays else remote_cluster(values["cluster"])
+            if place is None:
+                return callback(**values)
+            from clusterctl.launcher.cli.forward import Forwarded, Manner
 
-        return Forwarded(Manner(**manner), values, place, words).run()
+            return Forwarded(Manner(**manner), values, place, words).run()
 
     called.wrapped = callback  # type: ignore[attr-defined]
     command.callback = called

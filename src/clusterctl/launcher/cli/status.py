@@ -16,7 +16,7 @@ from clusterctl.launcher.api.find import Listing, State, in_order, query
 from clusterctl.launcher.api.jobs import jobs, jobs_named, plain_job
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.options import echo_json, warn_of
+from clusterctl.launcher.cli.options import echo_json, warn_of, with_flags
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
@@ -129,9 +129,8 @@ def status(
             if sweep is None:
                 _show_cause(wanted, listing)
         if not any_found and not problems:
-            click.echo(
-                "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
-            )
+            none_yet = "no runs yet; try: clusterctl submit cora --follow"
+            click.echo("no matching runs" if narrowed else with_flags(none_yet), err=True)
     else:
         any_found, problems = _show_data(look.statuses(), output)
     if names and not any_found:
@@ -228,15 +227,8 @@ def _show_roles(wanted: Query, found: Listing) -> None:
     """Show a line for each role of the runs."""
     from clusterctl.launcher.display import tables, terminal
 
-    runs = [(row.run, Run(wanted.folder / row.run)) for row in found.rows if (wanted.folder / row.run).is_dir()]
-    rows = [
-        (name, one.name, str(len(one.ranks)), " ".join(one.nodes), one.summary, str(one.restarts))
-        for name, run in runs
-        for one in run.roles()
-    ]
-    if rows:
-        tables.show_columns(terminal.data(), ("RUN", "ROLE", "RANKS", "NODES", "STATE", "RESTARTS"), rows, ("RANKS",))
-    else:
+    folders = [(row.run, wanted.folder / row.run) for row in found.rows]
+    if not tables.show_roles(terminal.data(), [(name, Run(path).roles()) for name, path in folders if path.is_dir()]):
         click.echo("no roles: each of these runs has a single program", err=True)
 
 
@@ -251,7 +243,8 @@ def _show_cause(wanted: Query, found: Listing) -> None:
     known = (one for one in found.looked if one.record.run.id == newest.run)
     status = next(known, None) or run.status()
     if status.state is not State.CANCELLED or status.reason:  # cancelled before it started
-        click.echo(f"{status.state}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
+        click.echo(f"{status.state}: {first_cause(status)}", err=True)
+        click.echo(with_flags(f"next: clusterctl why {newest.run}"), err=True)
 
 
 def _show_data(found: RunStatuses, output: str) -> tuple[bool, Problems]:

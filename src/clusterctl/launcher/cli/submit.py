@@ -482,4 +482,4 @@ def announce(sweep: Sweep, output: str = "id") -> None:
     else:
         click.echo(sweep.id)
     if sys.stderr.isatty():
-        click.echo(f"{len(sweep.runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
+        click.echo(options.with_flags(f"{len(sweep.runs)} runs\nnext: clusterctl status {sweep.id}"), err=True)

@@ -43,6 +43,8 @@ class Sent:
     job: SentFile | None = None
     others: tuple[SentFile, ...] = ()
     uploads: tuple[str, ...] = ()  # files of any size named on the command line
+    typed: str = ""  # the cluster's name, unless it is the default there
+    host: str = ""  # this machine, as it is called there
     projects: tuple[SentProject, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
@@ -90,6 +91,16 @@ def diagnose_status(
 
     `seen` gets the events read, as in `gather`.
     """
+    return for_person(_found(status, slurm_of, clock, sleep, seen))
+
+
+def _found(
+    status: Status,
+    slurm_of: SlurmOf,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    seen: Seen | None,
+) -> Diagnosis:
     trace = gather(status, clock, seen=seen)
     queued = status.state is State.QUEUED
     at_work = not (queued or status.state.ended or status.suspended)
@@ -116,6 +127,12 @@ def diagnose_status(
         commands=waiting.commands,
         unknown=_each_once(*found.unknown, *waiting.unknown),
     )
+
+
+def for_person(diagnosis: Diagnosis) -> Diagnosis:
+    """`diagnosis`, with the cluster that was typed in what it suggests."""
+    findings = (replace(one, hint=suggested(one.hint)) for one in diagnosis.findings)
+    return replace(diagnosis, findings=(*findings,), commands=(*map(suggested, diagnosis.commands),))
 
 
 def judge(trace: RunTrace) -> Diagnosis:

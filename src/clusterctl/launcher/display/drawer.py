@@ -20,8 +20,8 @@ from clusterctl.launcher.api.images import Images
 from clusterctl.launcher.api.init import FirstFiles
 from clusterctl.launcher.api.jobs import Jobs
 from clusterctl.launcher.api.logs import Lines, Reading
-from clusterctl.launcher.api.notify import Notified
-from clusterctl.launcher.api.run import MetricRecords, Run, Runs
+from clusterctl.launcher.api.notify import Notified, Tracked, points_copied
+from clusterctl.launcher.api.run import MetricRecords, Output, Roles, Run, Runs
 from clusterctl.launcher.api.settings import values
 from clusterctl.launcher.api.several_clusters import Offers
 from clusterctl.launcher.api.submitting.submit import DryRun
@@ -225,6 +225,22 @@ def _(value: FirstFiles, console: Console) -> None:
 def _(value: Notified, console: Console) -> None:
     sent = [f"{one.run}: {one.channel} {one.delivery.outcome}" for one in value.tries]
     _lines(sent or ["nothing to send"], console)
+
+
+@draw.register
+def _(value: Tracked, console: Console) -> None:
+    _lines([points_copied(tracker, count) for tracker, count in value.items()], console)
+
+
+@draw.register
+def _(value: Roles, console: Console) -> None:
+    tables.show_roles(console, [("", value)]) or console.print("no roles: this run has a single program")
+
+
+@draw.register
+def _(value: Output, console: Console) -> None:
+    printed = [line for text in (value.stdout, value.stderr) for line in text.splitlines()]
+    _lines([*printed, *([f"exit code {value.code}"] if value.code else [])], console)
 
 
 def _lines(lines: Sequence[str], console: Console) -> None:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display import terminal
 from clusterctl.launcher.display.plain import as_shown, duration, plain, share
@@ -213,4 +214,6 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
 def show_next(console: Console, *commands: str) -> None:
     """Print the next commands to type, one per line."""
     for position, command in enumerate(commands):
-        console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
+        console.print(
+            Text.assemble(("      " if position else "next: ", "dim"), plain(suggested(command))), soft_wrap=True
+        )

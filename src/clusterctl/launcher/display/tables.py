@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.usage import RunUsage, UsageReport
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.observe.needs import Needs
+    from clusterctl.launcher.observe.rank_events import RoleStatus
     from clusterctl.launcher.slurm import Inventory, Node
     from clusterctl.launcher.slurm.jobs import SlurmJob
     from clusterctl.launcher.slurm.nodes import Largest, Room
@@ -163,6 +164,21 @@ def note_on_usage(found: RunUsage) -> str:
     by = "by the kernel, in the job's cgroup" if found.needs.counted else "by adding up its processes, twice a second"
     until = "" if found.status.state is State.FINISHED else "; enough is only known once the run has finished"
     return f"memory is what could not have been taken back, measured {by}{until}"
+
+
+# The roles of runs.
+
+
+def show_roles(console: Console, runs: Iterable[tuple[str, Iterable[RoleStatus]]]) -> bool:
+    """Print a line for each role of `runs`, given with their ids, if there are any; returns whether there are."""
+    rows = [
+        (run, one.name, str(len(one.ranks)), " ".join(one.nodes), one.summary, str(one.restarts))
+        for run, roles in runs
+        for one in roles
+    ]
+    if rows:
+        show_columns(console, ("RUN", "ROLE", "RANKS", "NODES", "STATE", "RESTARTS"), rows, ("RANKS",))
+    return bool(rows)
 
 
 # The runs of several clusters, one table per cluster.

@@ -234,6 +234,7 @@ def _read_object(value: Any, hint: type, read: Callable[[Any, Any], Any], adopt:
             raise TypeError(f"{cls.__name__} has no items")
         bases = types.get_original_bases(cls) if sys.version_info >= (3, 12) else cls.__orig_bases__  # type: ignore[attr-defined]
         (hint_of_items,) = next(found for base in bases if (found := typing.get_args(base)))
+        hint_of_items = resolved(hint_of_items, cls.__module__)
         return cls([read(item, hint_of_items) for item in _list(value["items"])])
     hints = _fields(cls)
     fields = {name: read(item, hints[name]) for name, item in _pairs(value["fields"])}

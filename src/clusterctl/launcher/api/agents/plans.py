@@ -27,6 +27,7 @@ from clusterctl.launcher.api.agents.tools import Tool
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.settings import typed, typed_with_program
 from clusterctl.launcher.config import state_folder
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.shared.errors import ConfigError, NotFoundError, UsageError, reason
 from clusterctl.shared.record.files import append, parse_record, read_whole
 from clusterctl.shared.record.once import LeaseTaken, leased
@@ -293,7 +294,7 @@ def propose_cancel(names: Sequence[str], cluster: str | None = None) -> Proposal
     ids = tuple(status.record.run.id for status in alive)
     jobs = [(status.record.run.id, status.job_id) for status in alive]
     what = ids[0] if len(ids) == 1 else f"{len(ids)} runs ({ids[0]}, ...)"
-    command = shlex.join(["clusterctl", "cancel", *ids])
+    command = suggested(shlex.join(["clusterctl", "cancel", *ids]))
     return Proposal("cancel", what, ids, alive[0].record.cluster.name, _digest("cancel", jobs), command)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import cluster_file, load_cluster
 from clusterctl.launcher.config.source import content_of
+from clusterctl.launcher.config.suggestions import suggested as suggested
+from clusterctl.launcher.config.suggestions import typed_cluster as typed_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -71,6 +71,7 @@ def operation(
 def carried_out(name: str, arguments: str) -> str:
     """Call the operation for another machine; returns its encoded result or exception."""
     from clusterctl.launcher.api.logs import Lines, Reading
+    from clusterctl.launcher.config.suggestions import name_cluster
     from clusterctl.launcher.remote.values import decoded, encoded, parsed, resolved
 
     try:
@@ -82,6 +83,7 @@ def carried_out(name: str, arguments: str) -> str:
         result: Any = function(**{key: decoded(value, hints[key]) for key, value in given.items()})
         answer = {"returned": encoded(Lines(result) if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
+        name_cluster(error)
         answer = {"raised": encoded(error)}
     except ImportError as error:
         answer = {"raised": encoded(UsageError(f"no such operation: {name}: {error}"))}

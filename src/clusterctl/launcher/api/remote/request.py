@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config import cache_folder, resolve, resolve_script, shipped_folder
-from clusterctl.launcher.config.clusters import user_file
+from clusterctl.launcher.config.clusters import cluster_file, user_file
 from clusterctl.launcher.config.locks import lock_text
 from clusterctl.launcher.config.places import data_folder
 from clusterctl.launcher.config.roles import HasStages, stages_of
@@ -264,6 +264,8 @@ def request(
         job=payload.job,
         others=tuple(payload.others),
         uploads=tuple(map(str, payload.uploads)),
+        typed="" if place.file == cluster_file(None) else place.name,
+        host=place.host,
         projects=tuple(projects),
     )
     shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}

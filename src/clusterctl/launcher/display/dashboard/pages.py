@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.diagnosis.efficiency import advise, use_of
 from clusterctl.launcher.display.logs import label_of
 from clusterctl.launcher.display.plain import as_shown, clock, duration, share
@@ -234,7 +235,7 @@ def log(scene: Scene) -> Markup:
     seating = scene.selected.status.record.seating
     texts = [(label_of(line, seating) if several else "") + as_shown(line.text) for line in lines]
     shown = tag("pre", "\n".join(texts), class_="log") if texts else tag("p", "no output yet", class_="faint")
-    command = f"clusterctl logs {scene.selected.status.record.run.id}"
+    command = suggested(f"clusterctl logs {scene.selected.status.record.run.id}")
     return join([shown, tag("p", "complete log: ", tag("code", command), class_="faint"), _as_of(scene.as_of)])
 
 
@@ -245,7 +246,9 @@ def why(lines: Sequence[str]) -> Markup:
 
 def problems(found: Iterable[ClusterctlError]) -> Markup:
     """The problems in reading the runs, with hints."""
-    lines = [tag("p", problem.message, *([f" ({problem.hint})"] if problem.hint else [])) for problem in found]
+    lines = [
+        tag("p", problem.message, *([f" ({suggested(problem.hint)})"] if problem.hint else [])) for problem in found
+    ]
     return tag("div", *lines, class_="advice") if lines else Markup()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.diagnosis.efficiency import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import chart, drawn_curves
@@ -308,7 +309,7 @@ def fitted(lines: Sequence[Text], width: int, height: int, down: int = 0) -> Tex
 def run_rows(view: MonitorView, width: int, height: int) -> Text:
     """The list of runs (`rows`), or what to type if there is none."""
     if not view.scene.statuses:
-        return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
+        return Text(suggested("no runs yet; try: clusterctl submit cora --follow"), "dim")
     lines = drawn_rows(view.scene, view.choice, view.selected_id, width, height)
     return fitted(lines if len(lines) > 1 else [Text("no run matches; / changes the filter", "dim")], width, height)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -250,7 +251,7 @@ def render(named: Sequence[Run | Sweep], metric: str | None = None, output: Path
     if len(runs) < len(named) and len(named) > 1:
         raise one_run(next(one for one in named if isinstance(one, Sweep)).directory)
     if far := next((one for one in named if one.place), None):
-        hint = f"in a terminal: clusterctl report {far.id} --cluster {far.place.cluster.name}" if far.place else ""
+        hint = f"in a terminal: clusterctl report {far.id} --cluster {shlex.quote(far.place.name)}" if far.place else ""
         raise HostError(f"its files are on another machine: {far.id}", hint)
     if twice := next((run for run in runs if runs.count(run) > 1), None):
         raise UsageError(f"run named twice: {twice.id}", "name each run once")

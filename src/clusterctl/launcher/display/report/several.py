@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.display.comparison import sections_of
 from clusterctl.launcher.display.curves import Bounds, drawn_curves, is_flat, robust
 from clusterctl.launcher.display.plain import compact, duration
@@ -144,7 +145,7 @@ def _summary(several: Several, address: Callable[[str], str] | None) -> Markup:
     compared = sum(member.score is not None and member.finished for member in several.members)
     of = plural(compared, "finished run") if best.finished else "runs that have not finished yet"
     note = f"Ranked by the latest value of {of}. For more on this run: "
-    more = [tag("p", note, tag("code", f"clusterctl report {best.status.record.run.id}"), class_="faint")]
+    more = [tag("p", note, tag("code", suggested(f"clusterctl report {best.status.record.run.id}")), class_="faint")]
     if ahead := several.ahead:
         text = f" is ahead with {metric.text(ahead.score)}, but has not finished: {ahead.status.state}."
         more.append(tag("p", "Run ", _linked(ahead, address), text))
