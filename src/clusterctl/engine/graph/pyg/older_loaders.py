@@ -138,16 +138,16 @@ class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
             offsets = torch.searchsorted(found.targets, torch.arange(found.nodes.numel() + 1))
             batch.adj_t = adjacency.sparse(offsets, found.sources, values, (found.nodes.numel(),) * 2)
         for name, values in self.data:
-            if name not in ("edge_index", "adj_t", "num_nodes", "batch", "ptr"):
-                batch[name] = self._part(name, values, found, e_id)
+            if name in ("edge_index", "adj_t", "num_nodes", "batch", "ptr"):
+                continue
+            part = values
+            if isinstance(values, Tensor) and values.dim():
+                if values.size(0) == self.data.num_nodes:
+                    part = values[found.nodes[found.roots] if name == "y" else found.nodes]
+                elif values.size(0) == self.data.num_edges:
+                    part = values[e_id]
+            batch[name] = part
         return batch
-
-    def _part(self, name: str, values: Any, found: Subgraphs, e_id: Tensor) -> Any:
-        if not isinstance(values, Tensor) or values.dim() == 0:
-            return values
-        if values.size(0) == self.data.num_nodes:
-            return values[found.nodes[found.roots] if name == "y" else found.nodes]
-        return values[e_id] if values.size(0) == self.data.num_edges else values
 
 
 def _roots(node_idx: Tensor | None, nodes: int) -> Tensor:
@@ -185,7 +185,8 @@ def subgraphs(
     reached, trees = roots, torch.arange(roots.numel())
     ids = [trees * nodes + roots]
     for hop in range(depth):
-        counters = draws(0, roots)[trees] + _number_in_run(trees, roots.numel())
+        begins = torch.searchsorted(trees, torch.arange(roots.numel()))  # of each tree in `reached`
+        counters = draws(0, roots)[trees] + torch.arange(trees.numel()) - begins[trees]
         offsets, places = _neighbors(relation, reached, count, stream(Purpose.SAMPLING, key, hop), counters, replace)
         trees = trees.repeat_interleave(offsets.diff(), output_size=places.numel())
         reached = relation.indices[places]
@@ -219,9 +220,3 @@ def _neighbors(
         return choose(degree[drawn], count, draws(key, counters[drawn]), replace=replace)
 
     return take(start, degree, count, pick)
-
-
-def _number_in_run(ascending: Tensor, runs: int) -> Tensor:
-    """For each value its number among the equal ones before it."""
-    begins = torch.searchsorted(ascending, torch.arange(runs))
-    return torch.arange(ascending.numel()) - begins[ascending]
