@@ -90,7 +90,8 @@ def built(
         else:
             if known is not None:
                 options = {**_named(make, known), **options}
-                sizes = sizes if _named(make, dict.fromkeys(_USUAL_NAMES["features"])) else _without_features(sizes)
+                if not _named(make, dict.fromkeys(_USUAL_NAMES["features"])):
+                    sizes = {what: size for what, size in sizes.items() if what != "features"}
             positional, keywords = arguments_of(make, name, sizes, options, layers)
             model = make(*positional, **keywords)
     except TaskError:
@@ -115,10 +116,6 @@ def _named(make: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]
         return {name: known[name] for name in inspect.signature(make).parameters if name in known}
     except ValueError:  # such as a class written in C
         return {}
-
-
-def _without_features(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: size for name, size in sizes.items() if name != "features"}
 
 
 def check_not_lazy(model: nn.Module, name: str, hint: str) -> None:
