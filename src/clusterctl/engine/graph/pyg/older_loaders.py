@@ -68,26 +68,26 @@ class NeighborSampler(DataLoader):  # type: ignore[type-arg]
         """The batch of these seed nodes."""
         seeds = batch if isinstance(batch, Tensor) else torch.tensor(batch)
         key = stream(Purpose.SAMPLING, self._epoch.value(), digest(seeds))
-        found = self._kernels.numbering(seeds)
-        adjs = [self._hop(found, size, stream(Purpose.SAMPLING, key, hop)) for hop, size in enumerate(self.sizes)]
+        found, adjacency = self._kernels.numbering(seeds), self._adjacency
+        adjs: list[EdgeIndex | Adj] = []
+        for hop, size in enumerate(self.sizes):
+            nodes = found.ids
+            draw = Draw(size, stream(Purpose.SAMPLING, key, hop), replace=False)
+            offsets, places = sample_edges(adjacency.relation, nodes, nodes, None, draw, self._kernels)
+            sources = found.add(adjacency.relation.indices[places])
+            targets = rows_of(offsets, places.numel())
+            order = (targets * len(found) + sources).argsort(stable=True)
+            sources, targets = sources[order], targets[order]
+            edges = adjacency.e_id[places[order]]
+            e_id = edges if self.return_e_id else None
+            if adjacency.sparse is None:
+                adjs.append(EdgeIndex(torch.stack([sources, targets]), e_id, (len(found), nodes.numel())))
+            else:
+                values = None if adjacency.values is None else adjacency.values[edges]
+                matrix = adjacency.sparse(offsets, sources, values, (nodes.numel(), len(found)))
+                adjs.append(Adj(matrix, e_id, (len(found), nodes.numel())))
         out = (seeds.numel(), found.ids, adjs[0] if len(adjs) == 1 else adjs[::-1])
         return out if self.transform is None else self.transform(*out)
-
-    def _hop(self, found: Any, size: int, key: int) -> EdgeIndex | Adj:
-        adjacency, nodes = self._adjacency, found.ids
-        draw = Draw(size, key, replace=False)
-        offsets, places = sample_edges(adjacency.relation, nodes, nodes, None, draw, self._kernels)
-        sources = found.add(adjacency.relation.indices[places])
-        targets = rows_of(offsets, places.numel())
-        order = (targets * len(found) + sources).argsort(stable=True)
-        sources, targets = sources[order], targets[order]
-        edges = adjacency.e_id[places[order]]
-        e_id = edges if self.return_e_id else None
-        if adjacency.sparse is None:
-            return EdgeIndex(torch.stack([sources, targets]), e_id, (len(found), nodes.numel()))
-        values = None if adjacency.values is None else adjacency.values[edges]
-        matrix = adjacency.sparse(offsets, sources, values, (nodes.numel(), len(found)))
-        return Adj(matrix, e_id, (len(found), nodes.numel()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sizes={self.sizes})"

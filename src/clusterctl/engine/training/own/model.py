@@ -333,18 +333,18 @@ class OwnTraining:
         torch.manual_seed(stream(Purpose.DROPOUT, *key, self._rank))
         self._has_stepped, self._has_agreed = True, False
 
+    @torch.no_grad()
     def agree_on_buffers(self, *, thoroughly: bool = True) -> None:
         """Average the buffers that a rank updated from its own seeds in a step. Repeated calls do nothing.
 
         Constant ones cost nothing; `thoroughly` compares their content. Do not call it within a step: the backward
         needs the original buffers. A collective if there are buffers.
         """
-        if not self._has_agreed and dist.get_world_size() > 1:
-            with torch.no_grad():
-                self._average(thoroughly=thoroughly)
+        if self._has_agreed:
+            return
         self._has_agreed = True
-
-    def _average(self, *, thoroughly: bool) -> None:
+        if dist.get_world_size() == 1:
+            return
         tensors = {name: tensor for name, tensor in untrained(self._model).items() if tensor.is_floating_point()}
         if not tensors:
             return
