@@ -36,6 +36,7 @@ _BYTES_AT_ONCE = 1 << 20
 _TIMEOUT = 60.0  # seconds without a byte
 _PARTIAL, _BEYOND_THE_END = 206, 416
 _BAR_WIDTH = 30
+_SCALES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 _INTERRUPTED = 130
 IGB = "igb-heterogeneous"
 _OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
@@ -225,7 +226,8 @@ def _progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         shown = time.monotonic()
         share = min(1.0, done / total) if total else 0.0
         bar = f"[{'#' * int(share * _BAR_WIDTH):<{_BAR_WIDTH}}] {share:4.0%}  " if total else ""
-        text = f"{what} {bar}{_count(done)}{unit}"
+        scale, letter = next((one for one in _SCALES if done >= one[0]), (1, ""))
+        text = f"{what} {bar}{f'{done / scale:.1f}' if letter else done} {letter}{unit}"
         print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     try:
@@ -233,13 +235,6 @@ def _progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _count(number: int) -> str:
-    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.1f} {letter}"
-    return f"{number} "
 
 
 def main(command: str, name: str, *words: str) -> None:

@@ -85,7 +85,7 @@ def adjacency(
             np.add.at(indptr, ends.astype(np.int64) + 1, 1)
     np.cumsum(indptr, out=indptr)
     places = np.empty(int(indptr[-1]), dtype=np.int32)
-    _fill(places, indptr[:-1].copy(), _keys(spool, place, undirected))
+    _fill(places, indptr[:-1].copy(), spool, place, undirected)
     del place
     _tidy_rows(places, indptr)
     places.resize(int(indptr[-1]), refcheck=False)  # in place: a copy would double the memory
@@ -96,18 +96,14 @@ def adjacency(
     return torch.from_numpy(indptr), torch.from_numpy(places)
 
 
-def _keys(spool: EdgeSpool, place: Ends | None, undirected: bool) -> Iterator[Numbers]:
-    """The edges, in chunks, as int64 keys that sort by target and then by source, or by the source's `place`."""
-    for sources, targets in spool.read():
-        directions = [(sources, targets), (targets, sources)] if undirected else [(sources, targets)]
-        yield np.concatenate(
+def _fill(places: Ends, free: Numbers, spool: EdgeSpool, place: Ends | None, undirected: bool) -> None:
+    """Put every source, or its `place`, among its target's edges; `free` has the next free place of each target."""
+    for ends in spool.read():
+        directions = [ends, ends[::-1]] if undirected else [ends]
+        # Keys that sort by target and then by source.
+        piece = np.concatenate(
             [into.astype(np.int64) << _HALF | (out if place is None else place[out]) for out, into in directions]
         )
-
-
-def _fill(places: Ends, free: Numbers, keys: Iterator[Numbers]) -> None:
-    """Put the lower half of every key among its target's edges; `free` has the next free place of each target."""
-    for piece in keys:
         piece.sort()
         targets = piece >> _HALF
         firsts = np.flatnonzero(np.append(True, targets[1:] != targets[:-1]))

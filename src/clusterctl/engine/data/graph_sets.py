@@ -186,7 +186,14 @@ def _attributes(
         level = _level(given, attribute, values, counts)
         other = next((number for number, value in enumerate(values) if value.shape[1:] != values[0].shape[1:]), None)
         if level and other is None:
-            yield attribute, level, _kept(given, attribute, values)
+            kept = torch.cat(values)
+            if kept.dtype != torch.bool:
+                kept = kept.long() if _is_whole(kept) else kept.float()
+            if known and not kept.isfinite().all():
+                number = next(number for number, value in enumerate(values) if not value.float().isfinite().all())
+                what = f"graph {number}: {attribute} has NaN or infinity"
+                raise given.wrong(what, "fill them where the data is made")
+            yield attribute, level, kept
         elif known:
             what = f"graph {other}: {attribute} has shape {[*values[other or 0].shape]}, and graph 0 has"
             raise given.wrong(f"{what} {[*values[0].shape]}", "give all graphs the same columns")
@@ -205,18 +212,6 @@ def _level(given: Given, attribute: str, values: Sequence[Tensor], counts: Seque
     sizes = [len(value) for value in values]
     fits = [level for level in _LEVELS if sizes == [count[level] for count in counts]]
     return next((level for level in fits if (level == "edges") == of_edges), next(iter(fits), ""))
-
-
-def _kept(given: Given, attribute: str, values: Sequence[Tensor]) -> Tensor:
-    """The values of all graphs: whole numbers as int64, others as float32, bool as they are."""
-    kept = torch.cat(list(values))
-    if kept.dtype == torch.bool:
-        return kept
-    kept = kept.long() if _is_whole(kept) else kept.float()
-    if attribute in _WELL_KNOWN and not kept.isfinite().all():
-        number = next(number for number, value in enumerate(values) if not value.float().isfinite().all())
-        raise given.wrong(f"graph {number}: {attribute} has NaN or infinity", "fill them where the data is made")
-    return kept
 
 
 _EDGES = "_A.txt"  # the file that every such data set has

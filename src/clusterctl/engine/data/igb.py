@@ -171,9 +171,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
         classes = torch.randint(CLASSES, (number,), generator=random)
         classes[:CLASSES] = torch.arange(CLASSES)  # no class is empty
         nodes[kind] = NodesOfAType(weights, classes)
-    for kind, own in nodes.items():
-        _write_features(folder / "processed" / kind / "node_feat.npy", own.classes, random)
-    _write_labels(folder / "processed" / PAPER / "node_label_19.npy", nodes[PAPER].classes, random)
+    _write_nodes(folder / "processed", nodes, random)
     edges = {relation: igb_count(IGB_EDGES[relation], papers) for relation in RELATIONS}
     done = 0
     for relation, count in edges.items():
@@ -196,22 +194,21 @@ def _population(nodes: NodesOfAType) -> Population:
     return Population(nodes.weights, nodes.classes, CLASSES)
 
 
-def _write_features(path: Path, classes: Tensor, random: torch.Generator) -> None:
-    """Write features around the centre of each node's class; every node type has its own centres."""
-    centres = torch.randn(CLASSES, FEATURES, generator=random).mul_(_SIGNAL)
-    rows = _created(path, np.float32, (classes.numel(), FEATURES))
-    for start in range(0, classes.numel(), _NODES_AT_ONCE):
-        part = classes[start : start + _NODES_AT_ONCE]
-        rows[start : start + len(part)] = torch.randn(len(part), FEATURES, generator=random).add_(centres[part])
-
-
-def _write_labels(path: Path, classes: Tensor, random: torch.Generator) -> None:
+def _write_nodes(folder: Path, nodes: dict[str, NodesOfAType], random: torch.Generator) -> None:
+    """Write the features of all nodes, around the centre of each one's class, and the labels of the papers."""
+    for kind, own in nodes.items():
+        centres = torch.randn(CLASSES, FEATURES, generator=random).mul_(_SIGNAL)  # every node type has its own
+        rows = _created(folder / kind / "node_feat.npy", np.float32, (own.classes.numel(), FEATURES))
+        for start in range(0, own.classes.numel(), _NODES_AT_ONCE):
+            part = own.classes[start : start + _NODES_AT_ONCE]
+            rows[start : start + len(part)] = torch.randn(len(part), FEATURES, generator=random).add_(centres[part])
+    classes = nodes[PAPER].classes
     wrong = torch.rand(classes.numel(), generator=random) < WRONG_LABELS
     others = torch.randint(CLASSES, classes.shape, generator=random)
     labels = torch.where(wrong, others, classes).to(torch.float32)
     if classes.numel() == ALL_PAPERS:
         labels[LABELLED:] = torch.nan
-    _created(path, np.float32, tuple(labels.shape))[:] = labels
+    _created(folder / PAPER / "node_label_19.npy", np.float32, tuple(labels.shape))[:] = labels
 
 
 def _created(path: Path, kind: type, shape: tuple[int, ...]) -> Any:

@@ -376,8 +376,25 @@ def files_below(root: Path) -> Iterator[list[Any]]:
 
 def code_digest(module: str) -> str:
     """A digest of the source of `module` and of all modules of the user's project that it imports, also indirectly."""
-    digest, roots = hashlib.sha256(), _project_folders(module)
-    for path in sorted(_imported(module, roots)):
+    roots = _project_folders(module)
+    waiting, files, known = [module], set(), set()
+    while waiting:
+        name = waiting.pop()
+        for end in range(1, name.count(".") + 2):  # a package's own file is imported first
+            part = ".".join(name.split(".")[:end])
+            if part in known:
+                continue
+            known.add(part)
+            places = [root.joinpath(*part.split(".")) for root in roots]
+            found = (path for at in places for path in (at / "__init__.py", at.with_name(f"{at.name}.py")))
+            if (file := next((path for path in found if path.is_file()), None)) is not None:
+                files.add(file)
+                waiting += _imports_of(file, part)
+    own = Path(getattr(sys.modules.get(module), "__file__", None) or os.devnull)
+    if own.is_file():
+        files.add(own)
+    digest = hashlib.sha256()
+    for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -415,32 +432,6 @@ def _project_folders(module: str) -> list[Path]:
         and not any(folder == other or other in folder.parents for other in others)
         and folder.name not in ("site-packages", "dist-packages")
     ]
-
-
-def _imported(module: str, roots: Sequence[Path]) -> set[Path]:
-    """The files of `module` and of what it imports below `roots`, found by reading their import statements."""
-    waiting, files, known = [module], set(), set()
-    while waiting:
-        name = waiting.pop()
-        for end in range(1, name.count(".") + 2):  # a package's own file is imported first
-            part = ".".join(name.split(".")[:end])
-            if part in known:
-                continue
-            known.add(part)
-            if (path := _source(part, roots)) is not None:
-                files.add(path)
-                waiting += _imports_of(path, part)
-    file = Path(getattr(sys.modules.get(module), "__file__", None) or os.devnull)
-    return files | ({file} if file.is_file() else set())
-
-
-def _source(module: str, roots: Sequence[Path]) -> Path | None:
-    for root in roots:
-        place = root.joinpath(*module.split("."))
-        for path in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-            if path.is_file():
-                return path
-    return None
 
 
 def _imports_of(path: Path, module: str) -> Iterator[str]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
-    from scipy.sparse import csr_array
 
     Numbers = NDArray[np.int64]
     from collections.abc import Callable
@@ -175,23 +174,19 @@ def co_occurrence(indptr: Tensor, indices: Tensor, num_items: int, at_least: int
     by_user = csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape, copy=True)
     by_user.sum_duplicates()  # in place
     by_item = by_user.T.tocsr()
+    # Ranges of items whose rows of the product have about the same cost.
+    each = np.diff(by_user.indptr).astype(np.int64)[by_item.indices]
+    products = np.append(0, each.cumsum())[by_item.indptr]  # of all items before this one
+    cuts = np.searchsorted(products, np.arange(_PRODUCTS_AT_ONCE, products[-1], _PRODUCTS_AT_ONCE))
+    bounds = np.unique([0, *cuts.tolist(), num_items]).tolist()
     offsets, sources = [np.zeros(1, dtype=np.int64)], []
-    for part in _parts(by_user, by_item):
+    for part in (slice(first, last) for first, last in pairwise(bounds)):
         counts = (by_item[part] @ by_user).tocoo()
         kept = (counts.data >= at_least) & (counts.row + part.start != counts.col)
         rows, columns = counts.row[kept], counts.col[kept]
         sources.append(columns[np.lexsort((columns, rows))].astype(np.int32))
         offsets.append(offsets[-1][-1] + np.bincount(rows, minlength=part.stop - part.start).cumsum())
     return torch.from_numpy(np.concatenate(offsets)), torch.from_numpy(np.concatenate(sources))
-
-
-def _parts(by_user: csr_array, by_item: csr_array) -> list[slice]:
-    """Ranges of items whose rows of the product have about the same cost."""
-    each = np.diff(by_user.indptr).astype(np.int64)[by_item.indices]
-    products = np.append(0, each.cumsum())[by_item.indptr]  # of all items before this one
-    cuts = np.searchsorted(products, np.arange(_PRODUCTS_AT_ONCE, products[-1], _PRODUCTS_AT_ONCE))
-    bounds = np.unique([0, *cuts.tolist(), by_item.shape[0]]).tolist()
-    return [slice(first, last) for first, last in pairwise(bounds)]
 
 
 CATEGORIES = 9_439  # in the real data set

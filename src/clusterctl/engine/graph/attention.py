@@ -308,8 +308,12 @@ class Rgat(nn.Module):
         """
         rows: Mapping[str, Tensor] = x
         for i, hop in enumerate(hops):
-            if i > 0:
-                rows = {kind: self._dropped(i, kind, table, nodes[kind], randomness) for kind, table in rows.items()}
+            if i > 0 and randomness is not None:
+                keys = {kind: stream(Purpose.DROPOUT, *randomness, i, self._types[kind]) for kind in rows}
+                rows = {
+                    kind: keyed_dropout(table, nodes[kind][: len(table)], self._options.dropout, keys[kind])
+                    for kind, table in rows.items()
+                }
             parts: dict[str, list[Tensor]] = {}
             for number, (relation, own) in enumerate(hop.relations.items()):
                 source, _, target = relation
@@ -336,14 +340,6 @@ class Rgat(nn.Module):
     def of(self, i: int, relation: EdgeType) -> GatConv:
         """The layer of a relation."""
         return cast("GatConv", cast("nn.ModuleDict", self.layers[i])[_name(relation)])
-
-    def _dropped(
-        self, i: int, node_type: str, rows: Tensor, nodes: Tensor, randomness: tuple[int, ...] | None
-    ) -> Tensor:
-        if randomness is None:
-            return rows
-        key = stream(Purpose.DROPOUT, *randomness, i, self._types[node_type])
-        return keyed_dropout(rows, nodes[: len(rows)], self._options.dropout, key)
 
     def _factors(
         self,

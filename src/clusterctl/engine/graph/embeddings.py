@@ -49,7 +49,15 @@ class ShardedTable(nn.Module):
         self._size = max(1, -(-total // dist.get_world_size()))
         self.start = min(total, dist.get_rank() * self._size)
         own = range(self.start, min(total, self.start + self._size))
-        self.register_buffer("rows", _drawn(own, channels, seed, dtype))
+        rows = torch.empty(len(own), channels, dtype=dtype)
+        # Drawn in blocks of the whole table: a row is a function of seed and row, for any number of ranks.
+        for block in range(own.start // _ROWS_AT_ONCE, -(-own.stop // _ROWS_AT_ONCE)):
+            generator = torch.Generator().manual_seed(stream(Purpose.ROWS, seed, block))
+            drawn = torch.randn(_ROWS_AT_ONCE, channels, generator=generator)
+            first = block * _ROWS_AT_ONCE
+            low, high = max(own.start, first), min(own.stop, first + _ROWS_AT_ONCE)
+            rows[low - own.start : high - own.start] = drawn[low - first : high - first]
+        self.register_buffer("rows", rows)
         self._fetched: tuple[Route, Tensor] | None = None
 
     def route(self, ids: Tensor) -> Route:
@@ -63,7 +71,15 @@ class ShardedTable(nn.Module):
 
     def fetch(self, route: Route) -> Tensor:
         """The rows [wanted, channels], a leaf tensor whose gradient `collect` reads. A collective."""
-        asked = self._exchanged_ids(route)
+        asked = route.ids
+        if route.order is not None:  # the ids that the ranks request from this one, which `collect` needs, too
+            ours = torch.tensor(route.counts, device=route.ids.device)
+            theirs = torch.empty_like(ours)
+            dist.all_to_all_single(theirs, ours)
+            counts = theirs.tolist()
+            asked = route.ids.new_empty(sum(counts))
+            dist.all_to_all_single(asked, route.ids, counts, route.counts)
+            self._asked = (asked, counts)
         with torch.no_grad():
             rows = self.rows.index_select(0, asked - self.start)
             if route.order is not None:
@@ -101,36 +117,11 @@ class ShardedTable(nn.Module):
         dist.gather(own, parts)
         return torch.cat(parts)[: self.total] if parts else own[:0]
 
-    def _exchanged_ids(self, route: Route) -> Tensor:
-        """The ids that the ranks request from this one; kept for `collect`."""
-        if route.order is None:
-            return route.ids
-        ours = torch.tensor(route.counts, device=route.ids.device)
-        theirs = torch.empty_like(ours)
-        dist.all_to_all_single(theirs, ours)
-        counts = theirs.tolist()
-        asked = route.ids.new_empty(sum(counts))
-        dist.all_to_all_single(asked, route.ids, counts, route.counts)
-        self._asked = (asked, counts)
-        return asked
-
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     """`model.state_dict()` with all rows of its sharded tables, complete on rank 0. A collective."""
     tables = {f"{name}.rows": module for name, module in model.named_modules() if isinstance(module, ShardedTable)}
     return model.state_dict() | {name: table.whole() for name, table in tables.items()}
-
-
-def _drawn(own: range, channels: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """The initial values of these rows: a function of seed and row, drawn in blocks of the whole table."""
-    rows = torch.empty(len(own), channels, dtype=dtype)
-    for block in range(own.start // _ROWS_AT_ONCE, -(-own.stop // _ROWS_AT_ONCE)):
-        generator = torch.Generator().manual_seed(stream(Purpose.ROWS, seed, block))
-        drawn = torch.randn(_ROWS_AT_ONCE, channels, generator=generator)
-        first = block * _ROWS_AT_ONCE
-        low, high = max(own.start, first), min(own.stop, first + _ROWS_AT_ONCE)
-        rows[low - own.start : high - own.start] = drawn[low - first : high - first]
-    return rows
 
 
 class WantedRows(NamedTuple):

@@ -360,7 +360,8 @@ class TypedSampler:
         In a graph with times, `latest` [seeds] is the time up to which each seed sees, and `examples` (int64) are
         numbers that key its draws. Otherwise `excluded` edges of each type are as for `NeighborSampler.sample`.
         """
-        nodes = {kind: seeds.get(kind, torch.empty(0, dtype=torch.int64, device=self._device)) for kind in self._kinds}
+        no_seeds = torch.empty(0, dtype=torch.int64, device=self._device)
+        nodes = {kind: seeds.get(kind, no_seeds) for kind in self._graph.num_nodes}
         if self._graph.is_temporal:
             assert latest is not None
             assert examples is not None
@@ -448,10 +449,6 @@ class TypedSampler:
         offsets, found = self._seen(numbered, *where, (total, targets), draw, last=self._last)
         places = found % total
         return offsets, found // total * sources + edges.indices.index_select(0, places), places
-
-    @property
-    def _kinds(self) -> list[str]:
-        return list(self._graph.num_nodes)
 
 
 def typed_neighbourhood(graph: HeteroGraph, seeds: Mapping[str, Tensor], hops: int, most: int = -1) -> TypedSubgraph:

@@ -45,7 +45,15 @@ def own_address(place: Place, interface: str | None = None) -> str:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
         address = _LOOPBACK
-    return _address_facing(os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")) if address.startswith("127.") else address
+    if not address.startswith("127."):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), 9))  # sends nothing, but picks a route
+        except OSError:
+            return _LOOPBACK
+        facing: str = probe.getsockname()[0]
+        return facing
 
 
 def reserve_port(address: str) -> socket.socket:
@@ -91,17 +99,6 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
         time.sleep(pause)
         pause = min(1.0, pause * 1.2)
     return record["host"], record["port"]
-
-
-def _address_facing(peer: str) -> str:
-    """This host's address on the route to `peer`; the loopback address without a route. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((peer, 9))
-        except OSError:
-            return _LOOPBACK
-        address: str = probe.getsockname()[0]
-        return address
 
 
 def _interface_address(interface: str) -> str:

@@ -118,24 +118,21 @@ class NodeTelemetry:
         machine = rates(self._last, usage, seconds) | {"cpus": self._usage.cpus}
         times = {"time": round(now, 3), "seconds": max(round(seconds, 1), 0.1)}
         gpus = self._gpus()
-        peak = self._peak(machine["cpu"] if seconds >= _PEAK_SECONDS else 0.0, gpus)
+        used = [memory for gpu in gpus if (memory := gpu.get("memory")) is not None]
+        self._peak_cpu = max(machine["cpu"] if seconds >= _PEAK_SECONDS else 0.0, self._peak_cpu)
+        self._peak_gpu_memory = max([*used, *filter(None, [self._peak_gpu_memory])], default=None)
+        peak = {
+            "memory": self._usage.need.bytes,
+            "cpu": self._peak_cpu or None,
+            "gpu_memory": self._peak_gpu_memory,
+            "cgroup": self._usage.in_cgroup,
+        }
         if self._send(times | machine | {"gpus": gpus, "peak": peak}):
             self._time, self._last, self._sent = now, usage, True
 
     def look(self) -> None:
         """Update the peak of the memory between two samples."""
         self._usage.look_at_memory()
-
-    def _peak(self, cpu: float, gpus: list[Gpu]) -> dict[str, Any]:
-        used = [memory for gpu in gpus if (memory := gpu.get("memory")) is not None]
-        self._peak_cpu = max(cpu, self._peak_cpu)
-        self._peak_gpu_memory = max([*used, *filter(None, [self._peak_gpu_memory])], default=None)
-        return {
-            "memory": self._usage.need.bytes,
-            "cpu": self._peak_cpu or None,
-            "gpu_memory": self._peak_gpu_memory,
-            "cgroup": self._usage.in_cgroup,
-        }
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:

@@ -214,7 +214,12 @@ class NodeUsage:
         started = int(fields[19])
         if before is None or before.started != started:
             environment = (process / "environ").read_bytes().split(b"\0")
-            before = Counters(started, self._is_ours(environment))
+            # Of this run and node, and of this attempt, or of none, like a standby and its pages.
+            of_attempt = any(word.startswith(_OF_ATTEMPT) for word in environment)
+            ours = bool(self._marks) and all(
+                mark in environment or (mark.startswith(_OF_ATTEMPT) and not of_attempt) for mark in self._marks
+            )
+            before = Counters(started, ours)
         if not before.ours:
             return before
         now = Counters(started, True, int(fields[11]) + int(fields[12]), before.read, before.written)
@@ -224,13 +229,6 @@ class NodeUsage:
         for place, added in enumerate((now.cpu - before.cpu, now.read - before.read, now.written - before.written)):
             self._totals[place] += added
         return now
-
-    def _is_ours(self, environment: list[bytes]) -> bool:
-        """Whether a process is of this run and node: of this attempt, or of none, like a standby and its pages."""
-        if not self._marks:
-            return False
-        of_attempt = any(word.startswith(_OF_ATTEMPT) for word in environment)
-        return all(mark in environment or (mark.startswith(_OF_ATTEMPT) and not of_attempt) for mark in self._marks)
 
     # --- cgroups
 

@@ -74,15 +74,15 @@ class Channel:
         *lines, self._torn = (self._torn + block).split(b"\n")
         if len(self._torn) > _LONGEST_LINE:
             raise ConnectionAbortedError("line too long")
-        return [self._opened(line) for line in lines]
-
-    def _opened(self, line: bytes) -> Fields:
-        tag, body = line[:64], line[65:]
-        known = secret.sign(self._secret, f"roles {self._other} {self._received}", self._nonces + body).encode()
-        if not _TAG.match(line) or not hmac.compare_digest(tag, known):
-            raise ConnectionAbortedError("not from this attempt")
-        self._received += 1
-        return Fields(parse_record(body) or {})
+        messages = []
+        for line in lines:
+            tag, body = line[:64], line[65:]
+            known = secret.sign(self._secret, f"roles {self._other} {self._received}", self._nonces + body).encode()
+            if not _TAG.match(line) or not hmac.compare_digest(tag, known):
+                raise ConnectionAbortedError("not from this attempt")
+            self._received += 1
+            messages.append(Fields(parse_record(body) or {}))
+        return messages
 
 
 @dataclass

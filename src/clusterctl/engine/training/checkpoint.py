@@ -169,9 +169,14 @@ class Checkpoints:
             self._warned = True
             self._task.events.state(State.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
-            if attempt is not None and self._may_resume(attempt):
-                self._task.stop.hold(LAST_SAVE_SECONDS)
-                self._save(position, parts, wait=True)
+            if attempt is not None:
+                cancel = RunDir(attempt.path.parents[1]).cancel_json
+                # Nobody will resume a run that was cancelled, nor this attempt if there is a newer one.
+                if from_first(
+                    lambda: not exists(cancel) and checkpoints.newer_attempt(attempt) is None, self._task.agreeing
+                ):
+                    self._task.stop.hold(LAST_SAVE_SECONDS)
+                    self._save(position, parts, wait=True)
             raise SystemExit(EXIT_TERMINATED)
         if attempt is None:
             return
@@ -200,15 +205,6 @@ class Checkpoints:
         """Wait until the pending checkpoint is written."""
         if self._writer:
             self._writer.join()
-
-    def _may_resume(self, attempt: Attempt) -> bool:
-        """Whether the run may be resumed later: it was not cancelled, and there is no newer attempt."""
-        cancel = RunDir(attempt.path.parents[1]).cancel_json
-
-        def wanted() -> bool:
-            return not exists(cancel) and checkpoints.newer_attempt(attempt) is None
-
-        return bool(from_first(wanted, self._task.agreeing))
 
     def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
         attempt, place = self._task.attempt, self._task.place

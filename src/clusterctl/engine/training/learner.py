@@ -287,14 +287,9 @@ _ARGUMENTS = (
 )
 
 
-def _kernel_is_known() -> bool:
-    """Whether this torch has the kernel, with the arguments that `adam_step` passes (torch 2.6 to 2.13 do)."""
-    schemas = torch._C._jit_get_schemas_for_operator("aten::_fused_adam_")  # noqa: SLF001 - there is no public API
-    known = [tuple(part.name for part in schema.arguments) for schema in schemas if not schema.overload_name]
-    return known == [_ARGUMENTS]
-
-
-FUSED = _kernel_is_known()
+# Whether this torch has the kernel, with the arguments that `adam_step` passes (torch 2.6 to 2.13 do).
+_SCHEMAS = torch._C._jit_get_schemas_for_operator("aten::_fused_adam_")  # noqa: SLF001 - there is no public API
+FUSED = [tuple(part.name for part in one.arguments) for one in _SCHEMAS if not one.overload_name] == [_ARGUMENTS]
 
 
 @torch.no_grad()

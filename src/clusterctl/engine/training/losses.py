@@ -52,7 +52,17 @@ class Loss:
             )
         self._may_be_probabilities = self._name in ("cross_entropy", "bce_with_logits")  # until the first scores
         self._has_missing = y.is_floating_point() and bool(y.isnan().any())
-        self._weights = _class_weights(train.class_weights, y[training], classes)
+        self._weights: Tensor | None = None  # of the classes, float64; None if all have the same
+        given = train.class_weights
+        if given == "balanced":
+            trained = y[training]
+            counts = torch.bincount(trained, minlength=classes)
+            self._weights = torch.where(counts > 0, len(trained) / (classes * counts.clamp(min=1).double()), 0.0)
+        elif given:
+            if len(given) != classes:
+                message = f"train.class_weights has {len(given)} weights, and the data has {classes} classes"
+                raise TaskError(message, "give one for each class, from class 0 on", Cause.USER)
+            self._weights = torch.tensor(given, dtype=torch.float64, device=y.device)
 
     def of(self, scores: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """This rank's part of the mean loss of a step, from the scores of `batch.seeds` and all answers `y`."""
@@ -116,14 +126,3 @@ class Loss:
         if loss.device.type == "cpu" and not loss.isfinite().all() and scores.isfinite().all():
             raise own.wrong("it gives NaN or infinity for finite scores", "does y have NaN, or is it log(0)?")
         return (loss * len(scores) if loss.dim() == 0 else loss.sum()) / total
-
-
-def _class_weights(wanted: tuple[float, ...] | str, y: Tensor, classes: int) -> Tensor | None:
-    """A weight for each class, float64; None if all have the same. Raises TaskError."""
-    if wanted == "balanced":
-        counts = torch.bincount(y, minlength=classes)
-        return torch.where(counts > 0, len(y) / (classes * counts.clamp(min=1).double()), 0.0)
-    if wanted and len(wanted) != classes:
-        message = f"train.class_weights has {len(wanted)} weights, and the data has {classes} classes"
-        raise TaskError(message, "give one for each class, from class 0 on", Cause.USER)
-    return torch.tensor(wanted, dtype=torch.float64, device=y.device) if wanted else None

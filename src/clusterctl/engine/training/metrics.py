@@ -67,17 +67,17 @@ class Metric:
         `y` has the answers of all examples, and `examples_of` gives the numbers of those in a split, int64.
         """
         for split in self._measured_splits if self._own is None else ():
-            self._check_split(y[examples_of(split)], split)
-
-    def _check_split(self, y: Tensor, split: str) -> None:
-        if y.numel():
-            problem = ""
-            if y.is_floating_point() and bool(y.isnan().all()):
+            own, problem = y[examples_of(split)], ""
+            if not own.numel():
+                continue
+            if own.is_floating_point() and bool(own.isnan().all()):
                 problem = "all of y is NaN"
-            elif self.name.startswith(_OF_BOTH_LABELS) and not _has_both_labels(y):
-                problem = "all examples of it have the same label"
-            elif self.name == "accuracy" and y.dim() == 2 and y.size(1) > 1:
-                problem = f"y has {y.size(1)} columns; use f1_micro"
+            elif self.name.startswith(_OF_BOTH_LABELS):
+                # One class or column with examples in it and others that are not is enough. Columns may have NaN, too.
+                both = (own == 1).any(0) & (own == 0).any(0) if own.is_floating_point() else own != own[0]
+                problem = "" if bool(both.any()) else "all examples of it have the same label"
+            elif self.name == "accuracy" and own.dim() == 2 and own.size(1) > 1:
+                problem = f"y has {own.size(1)} columns; use f1_micro"
             if problem:
                 raise TaskError(
                     f"train.metric = {self.name} has no value on the {split} split: {problem}",
@@ -123,26 +123,21 @@ class Metric:
         if not len(y):
             return 0.0
         if self._own:
-            return _number_of(self._own, scores, y)
+            with torch.no_grad():
+                value = self._own({"predictions": scores, "y": y})
+            try:
+                number = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise self._own.wrong(f"it gives {shown(value)}, where one number is wanted") from None
+            if not math.isfinite(number):
+                raise self._own.wrong(f"it gives {number}, where a finite number is wanted", "does y have NaN?")
+            return number
         if self.name == "mrr" or self.name.startswith("hits@"):
             positive, negative = scores[y == 1], scores[y == 0]
             negative = negative.view(len(positive), each) if each else negative
             is_mrr = self.name == "mrr"
             return mrr(positive, negative) if is_mrr else hits(positive, negative, int(self.name.removeprefix("hits@")))
         return _METRICS[self.name](scores, y)
-
-
-def _number_of(own: OwnFunction, scores: Tensor, y: Tensor) -> float:
-    """What the user's function gives. Raises TaskError."""
-    with torch.no_grad():
-        value = own({"predictions": scores, "y": y})
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise own.wrong(f"it gives {shown(value)}, where one number is wanted") from None
-    if not math.isfinite(number):
-        raise own.wrong(f"it gives {number}, where a finite number is wanted", "does y have NaN?")
-    return number
 
 
 def on_first(rows: Tensor, group: dist.ProcessGroup | None) -> Tensor | None:
@@ -164,13 +159,6 @@ def on_first(rows: Tensor, group: dist.ProcessGroup | None) -> Tensor | None:
 
 
 # The metrics of all examples, on one rank: predictions [examples, outputs] or [examples], and their answers.
-
-
-def _has_both_labels(y: Tensor) -> bool:
-    """Whether any class or column has examples that are in it and others that are not."""
-    if not y.is_floating_point():
-        return bool((y != y[0]).any())
-    return bool(((y == 1).any(0) & (y == 0).any(0)).any())
 
 
 def _columns(scores: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -96,10 +96,11 @@ class OwnOptimizer:
         if self._steps and live.keys() != self._kept.keys():
             other = ", ".join(sorted(live.keys() ^ self._kept.keys()))
             raise self._own.wrong(f"the state of its optimizer changes its form: {other}", "it cannot be resumed")
-        found = {
-            name: self._as_tensor(live[name]) if name in live else kept.zeros() for name, kept in self._kept.items()
-        }
-        tensors = {name: flattened(tensor) for name, tensor in found.items()}
+        tensors = {}
+        for name, kept in self._kept.items():
+            value = live[name] if name in live else kept.zeros()
+            tensor = value if isinstance(value, Tensor) else torch.tensor([value], dtype=torch.float64)
+            tensors[name] = flattened(tensor)
         return PartState({"steps": torch.tensor([self._steps]), **tensors})
 
     def load(self, state: PartState) -> None:
@@ -130,10 +131,6 @@ class OwnOptimizer:
                 elif value is not None:
                     what = f"the state of its optimizer has {key}, a {shown(value)}"
                     raise self._own.wrong(what, "it cannot be resumed: only tensors and numbers can")
-
-    @staticmethod
-    def _as_tensor(value: Tensor | float) -> Tensor:
-        return value if isinstance(value, Tensor) else torch.tensor([value], dtype=torch.float64)
 
     def _tried(self) -> dict[str, _Kept]:
         """What a step adds to the state: one with gradients of 0, which is then undone."""

@@ -115,7 +115,11 @@ class _Performance:
             variables = self._variables(values)
             command_line = self._completed(variables)
             context.events.state(State.TRAINING)
-            self._pin()
+            # Keep to the role's CPUs, if this task may use all CPUs of the job on its node.
+            allowed, own = sorted(os.sched_getaffinity(0)), self.seat.cpus
+            if str(len(allowed)) == os.environ.get("SLURM_CPUS_ON_NODE") and len(allowed) >= own.stop:
+                with suppress(OSError):
+                    os.sched_setaffinity(0, allowed[own.start : own.stop])
             try:
                 code = self._perform(command_line, variables, filled(self.part.ready, values))
             except TaskError as error:  # it cannot run at all
@@ -233,10 +237,14 @@ class _Performance:
 
     def _variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """The variables of torch.distributed for the ranks of this role, the addresses of all, and the role's own."""
+        from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
+
         seat, actor = self.seat, self.actor
+        launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
+        workers = launch.workers(LaunchedJob(seat.nodes, self.part.gpus)) if launch and seat.local_ranks == 1 else 1
         first = actor.addresses[seat.role][0]
         addresses = {variable(role, what): values[f"{role}.{what}"] for role in actor.addresses for what in OF_A_ROLE}
-        threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(self._cpus_of_a_worker())}
+        threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, len(seat.cpus) // workers))}
         return {
             **threads,
             "RANK": str(seat.rank),
@@ -272,15 +280,6 @@ class _Performance:
             variables[command.PREFIX] = "[rank${rank}]: "
         return command.completed(self.argv, self.part.gpus, place, variables)
 
-    def _cpus_of_a_worker(self) -> int:
-        from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
-
-        launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
-        workers = (
-            launch.workers(LaunchedJob(self.seat.nodes, self.part.gpus)) if launch and self.seat.local_ranks == 1 else 1
-        )
-        return max(1, len(self.seat.cpus) // workers)
-
     def _visible_gpus(self) -> dict[str, str]:
         """Only those of the role's on this node, out of the job's. Raises TaskError if there are too few."""
         gpus, found = self.seat.gpus, {}
@@ -292,13 +291,6 @@ class _Performance:
             if devices or name == _GPUS[0]:
                 found[name] = ",".join(devices[gpus.start : gpus.stop] or map(str, gpus))
         return found
-
-    def _pin(self) -> None:
-        """Keep to the role's CPUs, if this task may use all CPUs of the job on its node."""
-        allowed = sorted(os.sched_getaffinity(0))
-        if str(len(allowed)) == os.environ.get("SLURM_CPUS_ON_NODE") and len(allowed) >= self.seat.cpus.stop:
-            with suppress(OSError):
-                os.sched_setaffinity(0, allowed[self.seat.cpus.start : self.seat.cpus.stop])
 
 
 class _WithoutProgram:

@@ -53,8 +53,13 @@ def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
     try:
         # The rank ends what carries its attempt, and must not end this.
         show_environment({name: value for name, value in environment.items() if name != _ATTEMPT})
+        umask = os.umask(0o077)
+        os.umask(umask)
+        cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        # What makes up this process besides its descriptors.
+        request = as_block([f"{umask} {cpus}", *(f"{name}={value}" for name, value in environment.items())])
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-        socket.send_fds(connection, [_request(environment)], [0, 1, 2, folder])
+        socket.send_fds(connection, [request], [0, 1, 2, folder])
         os.close(folder)
         connection.settimeout(_IMPORT_SECONDS)
         began = connection.recv(LARGEST)
@@ -82,14 +87,6 @@ def _connected(name: str) -> socket.socket | None:
         if time.monotonic() > deadline:
             return None
         time.sleep(0.02)
-
-
-def _request(environment: dict[str, str]) -> bytes:
-    """What makes up this process, besides its descriptors: "UMASK CPU,CPU" and "NAME=value", each ended by a zero."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    return as_block([f"{umask} {cpus}", *(f"{name}={value}" for name, value in environment.items())])
 
 
 def _followed(connection: socket.socket) -> tuple[int, int, bool]:

@@ -49,7 +49,11 @@ def run_task(run_dir: str, users_path: Sequence[str] = ()) -> NoReturn:
             _run(attempt, run_dir, users_path)
         leaving.code = 0
     except BaseException as error:
-        if attempt is not None and _is_replaced(attempt):
+        newer = None
+        if attempt is not None:
+            with suppress(FileNotFoundError):  # the run's folder may no longer be where it was
+                newer = newer_attempt(attempt)
+        if newer is not None:
             leaving.code = 0
             raise SystemExit(0) from None
         leaving.code = _exit_code(error)
@@ -171,14 +175,6 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see run_task
     stop.terminate()
-
-
-def _is_replaced(attempt: Attempt) -> bool:
-    """Whether a newer attempt of the run has started; false if the run's folder is no longer where it was."""
-    try:
-        return newer_attempt(attempt) is not None
-    except FileNotFoundError:
-        return False
 
 
 def _add_users_modules(users_path: Sequence[str]) -> None:

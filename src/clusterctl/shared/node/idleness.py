@@ -22,7 +22,7 @@ from clusterctl.shared.node.answers import DUMP_SIGNAL
 from clusterctl.shared.node.processes import ProcessTree, Used, has_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.place import Place
@@ -114,29 +114,25 @@ class Observer:
         self._time, self._last = now, signs
 
     def stacks(self) -> str:
-        """The program's stacks as far as available, and why there are no more."""
-        return "\n".join([*self._python_stacks(), *self._tree.describe()])
-
-    def _python_stacks(self) -> Iterator[str]:
-        """From py-spy if installed, and from faulthandler in processes that handle the signal."""
-        members = self._tree.members()
+        """The program's stacks, from faulthandler and py-spy, as far as available, and why there are no more."""
+        lines, members = [], self._tree.members()
         for pid in members:
             if has_signal(pid, DUMP_SIGNAL, "SigCgt"):  # otherwise the signal would kill the process
                 with suppress(OSError):
                     os.kill(pid, DUMP_SIGNAL)
                     self._asked_for_stacks = True
-                    yield f"process {pid} dumps its stacks to the rank's log (signal {DUMP_SIGNAL})"
-        program = shutil.which("py-spy")
-        if program is None:
-            yield "no Python stacks: py-spy is not installed in the tasks' environment"
-            return
-        deadline = time.monotonic() + _PY_SPY_SECONDS
-        for pid in members:
-            try:
-                yield _py_spy(program, pid, deadline - time.monotonic())
-            except (OSError, subprocess.TimeoutExpired) as error:
-                yield f"no further Python stacks: {error}"
-                return
+                    lines.append(f"process {pid} dumps its stacks to the rank's log (signal {DUMP_SIGNAL})")
+        if program := shutil.which("py-spy"):
+            deadline = time.monotonic() + _PY_SPY_SECONDS
+            for pid in members:
+                try:
+                    lines.append(_py_spy(program, pid, deadline - time.monotonic()))
+                except (OSError, subprocess.TimeoutExpired) as error:
+                    lines.append(f"no further Python stacks: {error}")
+                    break
+        else:
+            lines.append("no Python stacks: py-spy is not installed in the tasks' environment")
+        return "\n".join([*lines, *self._tree.describe()])
 
 
 def at_work(before: Signs, now: Signs, seconds: float) -> bool:

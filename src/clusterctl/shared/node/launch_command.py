@@ -245,29 +245,21 @@ def _skipped(words: list[str], at: int, valued: str) -> int:
 
 
 def _launch(name: str, words: Sequence[str], at: int) -> Launch:
-    return Launch(name, tuple(words), at, dict(_options(name, words[at:])))
-
-
-def _options(launcher: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The launcher's options by their full names, up to its program, whose arguments may look the same."""
-    flags, rest = _FLAGS[launcher].split(), list(words)
+    """With the launcher's options by their full names, up to its program, whose arguments may look the same."""
+    flags, rest, given = _FLAGS[name].split(), list(words[at:]), {}
+    known = [*_VALUED.get(name, "").split(), *flags]
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word, equals, value = rest.pop(0).partition("=")
         if not word.startswith("--") and len(word) > 2 and word[:2] not in flags:  # -r3
             word, equals, value = word[:2], "=", word[2:]
-        name = _full_name(launcher, _LONG.get(word, word) if launcher == DEEPSPEED else word)
-        if not equals and name not in flags and rest:
+        option = _name(_LONG.get(word, word) if name == DEEPSPEED else word)
+        if name in _VALUED and option not in known and option.startswith("--"):  # the beginning of a name is enough
+            meant = [one for one in known if one.startswith(option)]
+            option = meant[0] if len(meant) == 1 else option
+        if not equals and option not in flags and rest:
             value = rest.pop(0)
-        yield ("--num-gpus" if name == "--num-accelerators" else name), value
-
-
-def _full_name(launcher: str, typed: str) -> str:
-    name = _name(typed)
-    known = [*_VALUED.get(launcher, "").split(), *_FLAGS[launcher].split()]
-    if launcher not in _VALUED or name in known or not name.startswith("--"):
-        return name
-    meant = [one for one in known if one.startswith(name)]
-    return meant[0] if len(meant) == 1 else name
+        given["--num-gpus" if option == "--num-accelerators" else option] = value
+    return Launch(name, tuple(words), at, given)
 
 
 def _name(option: str) -> str:

@@ -84,7 +84,11 @@ def read_summary(log: Path) -> Summary | None:
     except OSError:
         return None
     text = content.decode(errors="replace")
-    return summary_of(text) or _of_deepspeed(text)
+    if found := summary_of(text):
+        return found
+    # deepspeed ends with the first worker that fails, and this is the last line of its node.
+    code = _DEEPSPEED.fullmatch(_TIME.sub("", text).rstrip().rpartition("\n")[2])
+    return Summary("deepspeed", Worker(int(code[1]))) if code else None
 
 
 def summary_of(output: str) -> Summary | None:
@@ -102,12 +106,6 @@ def summary_of(output: str) -> Summary | None:
         return None
     code = -int(ended["signal"]) if ended["signal"] else int(ended["code"])
     return Summary("accelerate", Worker(code, rank=0, local_rank=0))
-
-
-def _of_deepspeed(output: str) -> Summary | None:
-    """deepspeed ends with the first worker that fails, and this is the last line of its node."""
-    found = _DEEPSPEED.fullmatch(_TIME.sub("", output).rstrip().rpartition("\n")[2])
-    return Summary("deepspeed", Worker(int(found[1]))) if found else None
 
 
 def _of_torchrun(lines: list[str]) -> Summary | None:

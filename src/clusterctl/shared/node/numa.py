@@ -22,7 +22,11 @@ def bind(local_rank: int, local_ranks: int, nodes: Path = _NODES) -> str:
     where the kernel shows no NUMA nodes.
     """
     allowed = os.sched_getaffinity(0)
-    found = {int(path.name[4:]): allowed & _cpus_of(path) for path in nodes.glob("node[0-9]*")}
+    found = {}
+    for path in nodes.glob("node[0-9]*"):
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", (path / "cpulist").read_text())  # such as 0-3,8-11
+        own = {cpu for first, last in ranges for cpu in range(int(first), int(last or first) + 1)}
+        found[int(path.name[4:])] = allowed & own
     usable = sorted(number for number, cpus in found.items() if cpus)
     if not usable:
         raise FileNotFoundError(f"no NUMA nodes with CPUs in {nodes}")
@@ -30,9 +34,3 @@ def bind(local_rank: int, local_ranks: int, nodes: Path = _NODES) -> str:
     os.sched_setaffinity(0, found[number])
     cpus = ",".join(f"{low}-{high}" if low < high else str(low) for low, high in stretches(sorted(found[number])))
     return f"NUMA node {number} of {len(usable)}: CPUs {cpus}"
-
-
-def _cpus_of(node: Path) -> set[int]:
-    """The CPUs in `0-3,8-11`."""
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", (node / "cpulist").read_text())
-    return {cpu for first, last in ranges for cpu in range(int(first), int(last or first) + 1)}

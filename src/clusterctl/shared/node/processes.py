@@ -152,7 +152,11 @@ class ProcessTree:
         programs = {
             pid for pid in taking if parents[pid] not in taking or self._command(pid) != self._command(parents[pid])
         }
-        above = {over for pid in programs for over in _ancestors(pid, parents)}
+        above: set[int] = set()
+        for pid in programs:
+            over = pid
+            while (over := parents.get(over, 0)) > 0:
+                above.add(over)
         return {(pid, members[pid].started) for pid in programs - above}
 
     def used(self) -> Used:
@@ -215,11 +219,6 @@ class ProcessTree:
             name = (folder / "wchan").read_text().partition(".")[0]
             return f" in {name}" if name.strip("0") else ""
         return ""
-
-
-def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    while (pid := parents.get(pid, 0)) > 0:
-        yield pid
 
 
 def has_signal(pid: int, number: int, *masks: str) -> bool:

@@ -233,7 +233,11 @@ class SweepDir:
     def of(cls, runs: Path, sweep: str) -> SweepDir:
         """The sweep with this ID, of any user: its folder belongs to the owner of its runs."""
         plain = runs / _SWEEPS / sweep
-        if not _has_many_users(runs):
+        try:
+            has_many_users = bool(status_of(runs).st_mode & stat.S_ISVTX)
+        except OSError:
+            has_many_users = False
+        if not has_many_users:
             return cls(plain)
         there = _names(runs)
         first = min((name for name in there if name.rpartition(".")[0] == sweep), default=None)
@@ -288,13 +292,6 @@ def _has_content(folder: Path) -> bool:
         return False
     except OSError:
         return True
-
-
-def _has_many_users(runs: Path) -> bool:
-    try:
-        return bool(status_of(runs).st_mode & stat.S_ISVTX)
-    except OSError:
-        return False
 
 
 def _owner(path: Path, *, links: bool = False) -> int | None:

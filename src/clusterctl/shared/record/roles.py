@@ -153,12 +153,11 @@ def labels(members: Iterable[tuple[str, int]]) -> str:
     found: dict[str, list[int]] = {}
     for role, rank in members:
         found.setdefault(role, []).append(rank)
-    return ", ".join(f"{role} r{','.join(_stretches(numbers))}" for role, numbers in found.items())
-
-
-def _stretches(numbers: list[int]) -> Iterator[str]:
-    for low, high in stretches(sorted(numbers)):
-        yield f"{low:02}" if low == high else f"{low:02}-{high:02}"
+    parts = []
+    for role, numbers in found.items():
+        runs = (f"{low:02}" if low == high else f"{low:02}-{high:02}" for low, high in stretches(sorted(numbers)))
+        parts.append(f"{role} r{','.join(runs)}")
+    return ", ".join(parts)
 
 
 def placeholders(text: str) -> Iterator[str]:

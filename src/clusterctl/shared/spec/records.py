@@ -19,7 +19,7 @@ from clusterctl.shared.spec.train import SCRIPT, WORKLOADS, Train
 from clusterctl.shared.spec.values import TYPED_GPUS, GpuCount, InsteadOf, Mark, Or, Unshown
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
 UNKNOWN_KEY = "unknown key"
@@ -248,9 +248,7 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
                 _require_writable(raw)
             value = raw
         else:
-            unshown = any(isinstance(mark, Unshown) for mark in marks)
-            others = "".join(f' or "{mark.text}"' for mark in marks if isinstance(mark, Or))
-            raise ValueError(f"expected {_describe(hint)}{others}" + ("" if unshown else f", not {_shown(raw)}"))
+            raise ValueError(_expected(hint, marks, raw))
         for mark in marks if len(problems) == before else ():
             mark.check(value)
     except (ValueError, OverflowError) as error:
@@ -267,14 +265,14 @@ def _require_writable(text: str) -> None:
         raise ValueError("expected text without unpaired surrogates") from error
 
 
-def _describe(hint: Any) -> str:
+def _expected(hint: Any, marks: Sequence[Mark], raw: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {GpuCount: 'a whole number or "TYPE:NUMBER"', object: "a number, a string, true or false"}
-    return names.get(hint) or ("a list" if typing.get_origin(hint) is tuple else "a table")
-
-
-def _shown(raw: Any) -> str:
+    wanted = names.get(hint) or ("a list" if typing.get_origin(hint) is tuple else "a table")
+    wanted += "".join(f' or "{mark.text}"' for mark in marks if isinstance(mark, Or))
+    if any(isinstance(mark, Unshown) for mark in marks):
+        return f"expected {wanted}"
     if isinstance(raw, dict | list):
-        return "a table" if isinstance(raw, dict) else "a list"
+        return f"expected {wanted}, not {'a table' if isinstance(raw, dict) else 'a list'}"
     text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f"expected {wanted}, not {text if len(text) <= 60 else text[:57] + '...'}"

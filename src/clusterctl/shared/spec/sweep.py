@@ -13,7 +13,7 @@ from clusterctl.shared.errors import UsageError
 from clusterctl.shared.spec.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 Settings = tuple[str, ...]
 """The `KEY=VALUE` settings that distinguish one run from the others."""
@@ -65,7 +65,18 @@ def parse_axis(text: str) -> Axis:
         shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
         raise UsageError(f"`axes=`: expected KEY=VALUES, not: {shown and shown[0]}", "for example train.lr=1e-3,3e-3")
     if span := _SPAN.fullmatch(values):
-        return _span(key, *span.groups())
+        kind, first, last = span.groups()
+        try:
+            low, high = float(first), float(last)
+        except ValueError:
+            hint = f"for example {key}=log:1e-4..1e-1"
+            raise UsageError(f"`axes=` {key}: not numbers: {first}..{last}", hint) from None
+        logarithmic = kind == "log"
+        if not (math.isfinite(low) and math.isfinite(high) and low < high) or (logarithmic and low <= 0):
+            above = ", both above 0" if logarithmic else ""
+            raise UsageError(f"`axes=` {key}: {first}..{last}", f"write the smaller number first{above}")
+        whole = all(re.fullmatch(r"-?[0-9]+", end, re.ASCII) for end in (first, last))
+        return NumberRange(key, low, high, logarithmic, whole)
     found = [value for part in _split_at_commas(values) for value in _values(key, part)]
     duplicate = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
     if duplicate is not None:
@@ -133,35 +144,19 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
         return [_joined(parts) for parts in itertools.product(*(axis.choices for axis in finite))]
     if len(finite) == len(axes) and samples > grid:
         raise UsageError(f"`samples={samples}`: there are only {grid} combinations", "leave `samples=` out")
-    return list(itertools.islice(_drawn(axes, random.Random(seed)), samples))
-
-
-def _drawn(axes: Sequence[Axis], chance: random.Random) -> Iterator[Settings]:
-    """Endless draws without duplicates. Raises UsageError if integer ranges have fewer than requested."""
-    seen: set[Settings] = set()
+    chance, drawn = random.Random(seed), dict[Settings, None]()  # in the order of the draws, without duplicates
     for _ in range(100 * MOST_RUNS):
-        found = _joined(axis.draw(chance) for axis in axes)
-        if found not in seen:
-            seen.add(found)
-            yield found
-    raise UsageError(f"`samples=`: only {len(seen)} different runs were found", "request fewer, or widen the ranges")
+        if len(drawn) >= samples:
+            break
+        drawn[_joined(axis.draw(chance) for axis in axes)] = None
+    if len(drawn) < samples:
+        what = f"`samples=`: only {len(drawn)} different runs were found"
+        raise UsageError(what, "request fewer, or widen the ranges")
+    return [*drawn]
 
 
 def _joined(parts: Iterable[Settings]) -> Settings:
     return tuple(itertools.chain.from_iterable(parts))
-
-
-def _span(key: str, kind: str, first: str, last: str) -> NumberRange:
-    try:
-        low, high = float(first), float(last)
-    except ValueError:
-        raise UsageError(f"`axes=` {key}: not numbers: {first}..{last}", f"for example {key}=log:1e-4..1e-1") from None
-    logarithmic = kind == "log"
-    if not (math.isfinite(low) and math.isfinite(high) and low < high) or (logarithmic and low <= 0):
-        above = ", both above 0" if logarithmic else ""
-        raise UsageError(f"`axes=` {key}: {first}..{last}", f"write the smaller number first{above}")
-    whole = all(re.fullmatch(r"-?[0-9]+", end, re.ASCII) for end in (first, last))
-    return NumberRange(key, low, high, logarithmic, whole)
 
 
 def _values(key: str, text: str) -> list[str]:

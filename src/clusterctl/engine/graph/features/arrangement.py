@@ -18,7 +18,6 @@ from clusterctl.engine.graph.storage import Graph, Recipe
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from clusterctl.engine.graph.blocks import Adjacency
@@ -106,7 +105,10 @@ def neighbour_order(graph: Adjacency) -> Tensor:
     weights = torch.bincount(graph.indices, minlength=len(clusters)).clamp_(min=1).float().reciprocal_()
     for number in range(_ROUNDS):
         moved = 0
-        for nodes in _half_of(len(clusters), number):
+        for start in range(0, len(clusters), _NODES_AT_ONCE):
+            nodes = torch.arange(start, min(len(clusters), start + _NODES_AT_ONCE))
+            # About half of the nodes, others in each round: if all moved at once, neighbours could swap forever.
+            nodes = nodes[draws(stream(Purpose.ORDER, number), nodes) < 0]
             before, after = clusters[nodes], _joined(graph, nodes, clusters, sizes, weights, number)
             clusters[nodes] = after
             sizes.index_add_(0, before, torch.full_like(before, -1)).index_add_(0, after, torch.ones_like(after))
@@ -114,13 +116,6 @@ def neighbour_order(graph: Adjacency) -> Tensor:
         if moved * _SETTLED < len(clusters):
             break
     return clusters.argsort(stable=True)
-
-
-def _half_of(count: int, number: int) -> Iterator[Tensor]:
-    """About half of the nodes, in chunks, others in each round: if all moved at once, neighbours could swap forever."""
-    for start in range(0, count, _NODES_AT_ONCE):
-        nodes = torch.arange(start, min(count, start + _NODES_AT_ONCE))
-        yield nodes[draws(stream(Purpose.ORDER, number), nodes) < 0]
 
 
 def _joined(graph: Adjacency, nodes: Tensor, clusters: Tensor, sizes: Tensor, weights: Tensor, number: int) -> Tensor:

@@ -71,15 +71,21 @@ class RowFile:
         if ids.numel() == 0:
             return RowsOnTheWay(0, [])
         numbers = ids.numpy()
-        requests = _requests(self._start + numbers * self._row, self._row)
-        lowest = numbers[requests[:, 0]]
-        inside = torch.from_numpy(numbers - lowest.repeat(requests[:, 1] - requests[:, 0]))
-        skipped = self._start + lowest * self._row - requests[:, 2]  # from the beginning of the page to the first row
-        spans = numbers[requests[:, 1] - 1] - lowest + 1
-        columns = np.column_stack([requests, skipped, skipped + spans * self._row])
+        offsets = self._start + numbers * self._row
+        begins = offsets // PAGE * PAGE
+        ends = -(-(offsets + self._row) // PAGE) * PAGE
+        # Rows are read together if their pages are near each other, up to a largest piece.
+        apart = (begins[1:] - ends[:-1] > _GAP) | (begins[1:] // _MOST != begins[:-1] // _MOST)
+        firsts = np.flatnonzero(np.append(True, apart))
+        lasts = np.append(firsts[1:], len(offsets))  # + 1
+        begins, ends, lowest = begins[firsts], ends[lasts - 1], numbers[firsts]
+        inside = torch.from_numpy(numbers - lowest.repeat(lasts - firsts))
+        skipped = offsets[firsts] - begins  # from the beginning of the page to the first row
+        spans = numbers[lasts - 1] - lowest + 1
+        columns = np.column_stack([firsts, lasts, begins, ends, skipped, skipped + spans * self._row])
         shares = np.array_split(columns, min(_THREADS, len(columns)))
         parts = [self._threads.submit(self._read, share, inside, rows, places) for share in shares]
-        return RowsOnTheWay(int((requests[:, 3] - requests[:, 2]).sum()), parts)
+        return RowsOnTheWay(int((ends - begins).sum()), parts)
 
     def _read(self, requests: Numbers, inside: Tensor, rows: Tensor, places: Tensor) -> None:
         """Read pieces of the file, and copy the rows `inside` each piece to their places."""
@@ -134,19 +140,6 @@ def new_rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -
 def _own_pages(size: int) -> mmap.mmap:
     """Memory of this process alone: by default, mmap's is shared with forked ones, and never in pages of 2 MB."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-def _requests(offsets: Numbers, size: int) -> Numbers:
-    """The rows to read together, int64 [requests, 4]: the first row, the last one + 1, the first byte, the last + 1.
-
-    `offsets` are the ascending offsets of rows of `size` bytes.
-    """
-    begins = offsets // PAGE * PAGE
-    ends = -(-(offsets + size) // PAGE) * PAGE
-    apart = (begins[1:] - ends[:-1] > _GAP) | (begins[1:] // _MOST != begins[:-1] // _MOST)
-    firsts = np.flatnonzero(np.append(True, apart))
-    lasts = np.append(firsts[1:], len(offsets))
-    return np.stack([firsts, lasts, begins[firsts], ends[lasts - 1]], axis=1)
 
 
 def mapped_from(tensor: Tensor) -> tuple[str, int]:

@@ -68,26 +68,26 @@ class NeighborSampler(DataLoader):  # type: ignore[type-arg]
         """The batch of these seed nodes."""
         seeds = batch if isinstance(batch, Tensor) else torch.tensor(batch)
         key = stream(Purpose.SAMPLING, self._epoch.value(), digest(seeds))
-        found = self._kernels.numbering(seeds)
-        adjs = [self._hop(found, size, stream(Purpose.SAMPLING, key, hop)) for hop, size in enumerate(self.sizes)]
+        found, adjacency = self._kernels.numbering(seeds), self._adjacency
+        adjs: list[EdgeIndex | Adj] = []
+        for hop, size in enumerate(self.sizes):
+            nodes = found.ids
+            draw = Draw(size, stream(Purpose.SAMPLING, key, hop), replace=False)
+            offsets, places = sample_edges(adjacency.relation, nodes, nodes, None, draw, self._kernels)
+            sources = found.add(adjacency.relation.indices[places])
+            targets = rows_of(offsets, places.numel())
+            order = (targets * len(found) + sources).argsort(stable=True)
+            sources, targets = sources[order], targets[order]
+            edges = adjacency.e_id[places[order]]
+            e_id = edges if self.return_e_id else None
+            if adjacency.sparse is None:
+                adjs.append(EdgeIndex(torch.stack([sources, targets]), e_id, (len(found), nodes.numel())))
+            else:
+                values = None if adjacency.values is None else adjacency.values[edges]
+                matrix = adjacency.sparse(offsets, sources, values, (nodes.numel(), len(found)))
+                adjs.append(Adj(matrix, e_id, (len(found), nodes.numel())))
         out = (seeds.numel(), found.ids, adjs[0] if len(adjs) == 1 else adjs[::-1])
         return out if self.transform is None else self.transform(*out)
-
-    def _hop(self, found: Any, size: int, key: int) -> EdgeIndex | Adj:
-        adjacency, nodes = self._adjacency, found.ids
-        draw = Draw(size, key, replace=False)
-        offsets, places = sample_edges(adjacency.relation, nodes, nodes, None, draw, self._kernels)
-        sources = found.add(adjacency.relation.indices[places])
-        targets = rows_of(offsets, places.numel())
-        order = (targets * len(found) + sources).argsort(stable=True)
-        sources, targets = sources[order], targets[order]
-        edges = adjacency.e_id[places[order]]
-        e_id = edges if self.return_e_id else None
-        if adjacency.sparse is None:
-            return EdgeIndex(torch.stack([sources, targets]), e_id, (len(found), nodes.numel()))
-        values = None if adjacency.values is None else adjacency.values[edges]
-        matrix = adjacency.sparse(offsets, sources, values, (nodes.numel(), len(found)))
-        return Adj(matrix, e_id, (len(found), nodes.numel()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sizes={self.sizes})"
@@ -138,16 +138,16 @@ class ShaDowKHopSampler(DataLoader):  # type: ignore[type-arg]
             offsets = torch.searchsorted(found.targets, torch.arange(found.nodes.numel() + 1))
             batch.adj_t = adjacency.sparse(offsets, found.sources, values, (found.nodes.numel(),) * 2)
         for name, values in self.data:
-            if name not in ("edge_index", "adj_t", "num_nodes", "batch", "ptr"):
-                batch[name] = self._part(name, values, found, e_id)
+            if name in ("edge_index", "adj_t", "num_nodes", "batch", "ptr"):
+                continue
+            part = values
+            if isinstance(values, Tensor) and values.dim():
+                if values.size(0) == self.data.num_nodes:
+                    part = values[found.nodes[found.roots] if name == "y" else found.nodes]
+                elif values.size(0) == self.data.num_edges:
+                    part = values[e_id]
+            batch[name] = part
         return batch
-
-    def _part(self, name: str, values: Any, found: Subgraphs, e_id: Tensor) -> Any:
-        if not isinstance(values, Tensor) or values.dim() == 0:
-            return values
-        if values.size(0) == self.data.num_nodes:
-            return values[found.nodes[found.roots] if name == "y" else found.nodes]
-        return values[e_id] if values.size(0) == self.data.num_edges else values
 
 
 def _roots(node_idx: Tensor | None, nodes: int) -> Tensor:
@@ -185,7 +185,8 @@ def subgraphs(
     reached, trees = roots, torch.arange(roots.numel())
     ids = [trees * nodes + roots]
     for hop in range(depth):
-        counters = draws(0, roots)[trees] + _number_in_run(trees, roots.numel())
+        begins = torch.searchsorted(trees, torch.arange(roots.numel()))  # of each tree in `reached`
+        counters = draws(0, roots)[trees] + torch.arange(trees.numel()) - begins[trees]
         offsets, places = _neighbors(relation, reached, count, stream(Purpose.SAMPLING, key, hop), counters, replace)
         trees = trees.repeat_interleave(offsets.diff(), output_size=places.numel())
         reached = relation.indices[places]
@@ -219,9 +220,3 @@ def _neighbors(
         return choose(degree[drawn], count, draws(key, counters[drawn]), replace=replace)
 
     return take(start, degree, count, pick)
-
-
-def _number_in_run(ascending: Tensor, runs: int) -> Tensor:
-    """For each value its number among the equal ones before it."""
-    begins = torch.searchsorted(ascending, torch.arange(runs))
-    return torch.arange(ascending.numel()) - begins[ascending]

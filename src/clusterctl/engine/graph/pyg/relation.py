@@ -87,27 +87,21 @@ def sample_edges(
     start = relation.indptr[nodes].to(torch.int64)
     end = relation.indptr[nodes + 1].to(torch.int64)
     if relation.times is not None and latest is not None:
-        start, end = _seen(relation, relation.times, start, end, latest, draw.count, by)
+        times = relation.times
+        dtype = torch.promote_types(times.values.dtype, latest.dtype)
+        if dtype.is_floating_point:  # torch promotes int64 and float32 to float32, which cannot hold seconds since 1970
+            dtype = torch.float64
+        values, sources = times.values.to(dtype), relation.indices if times.of_sources else None
+        end = by.end_by_time(start, end, latest.to(dtype), values, sources)
+        if times.last and draw.count >= 0:
+            start = start.maximum(end - draw.count)
+        check_sorted(start, end, values, sources)
     where = (start, end - start, counters, draw.count, draw.key)
     if relation.weights is None:
         return by.sample_ranges(*where, replace=draw.replace)
     if relation.levels is not None:
         return sample_weighted_again(relation.levels, *where)
     return sample_weighted(relation.weights, *where, by.first)
-
-
-def _seen(
-    relation: Relation, times: Times, start: Tensor, end: Tensor, latest: Tensor, count: int, by: Kernels
-) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(times.values.dtype, latest.dtype)
-    if dtype.is_floating_point:  # torch promotes int64 and float32 to float32, which does not hold seconds since 1970
-        dtype = torch.float64
-    values, sources = times.values.to(dtype), relation.indices if times.of_sources else None
-    end = by.end_by_time(start, end, latest.to(dtype), values, sources)
-    if times.last and count >= 0:
-        start = start.maximum(end - count)
-    check_sorted(start, end, values, sources)
-    return start, end
 
 
 # Numbers nodes in the order in which a sample finds them, like pyg-lib.

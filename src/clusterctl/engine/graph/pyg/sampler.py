@@ -163,16 +163,15 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
             weights: Any = self.edge_weight
             relation = Relation(self.colptr, self.row, times, *self._weights(weights, self.colptr))
             return TypedGraph({_ONLY: int(self.num_nodes)}, {_HOMOGENEOUS: relation}, kernels(self.row.numel()))
-        relations = {edge_type: self._relation(edge_type) for edge_type in self.edge_types}
+        relations = {}
+        for edge_type in self.edge_types:
+            name = self.to_rel_type[edge_type]
+            time = (self.edge_time or {}).get(name) if self.node_time is None else self.node_time.get(edge_type[0])
+            indptr = self.colptr_dict[name]
+            weights = self._weights((self.edge_weight or {}).get(name), indptr)
+            relations[edge_type] = Relation(indptr, self.row_dict[name], self._times(time), *weights)
         edges = sum(relation.indices.numel() for relation in relations.values())
         return TypedGraph(self.num_nodes, relations, kernels(edges))
-
-    def _relation(self, edge_type: EdgeType) -> Relation:
-        name = self.to_rel_type[edge_type]
-        time = (self.edge_time or {}).get(name) if self.node_time is None else self.node_time.get(edge_type[0])
-        indptr = self.colptr_dict[name]
-        weights = self._weights((self.edge_weight or {}).get(name), indptr)
-        return Relation(indptr, self.row_dict[name], self._times(time), *weights)
 
     def _times(self, values: Tensor | None) -> Times | None:
         return None if values is None else Times(values, self.node_time is not None, self.temporal_strategy == "last")

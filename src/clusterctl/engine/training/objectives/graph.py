@@ -208,7 +208,14 @@ class OwnGraphClassification(GraphClassification):
             for level, attributes in of_data.items()
         }
         draw_attention_by_edge(self.model)
-        self._begin(quiet=task.place.rank > 0 or fold > 0)
+        tried = self._cut(self.seeds[:_TRIED_GRAPHS], torch.ones(min(_TRIED_GRAPHS, self.seeds.numel())))
+        with torch.no_grad():
+            with undisturbed(self.model, self._device):
+                self.scored(tried, tried.given, ())  # gives lazy layers their sizes
+            check_not_lazy(self.model, self._name, "give their sizes: the first forward did not use them")
+            if task.place.rank == 0 and fold == 0:
+                forward = partial(self.scored, tried, tried.given, (0, 0, 0))
+                print_what_varies(self.model, self._name, self._device, forward)
         self.own_training = OwnTraining(self.model, train.model, task)
         if task.place.rank == 0 and fold == 0:
             if self._call.unused:
@@ -226,17 +233,6 @@ class OwnGraphClassification(GraphClassification):
         self._x = features_of(self._graphs, kind)
         sizes = {"features": self._x.size(1), "classes": self._outputs}
         return built(train.model, sizes, train.options, lazy=True)
-
-    def _begin(self, *, quiet: bool) -> None:
-        """Give lazy layers their sizes; unless `quiet`, print what depends on the number of ranks. Raises TaskError."""
-        tried = self._cut(self.seeds[:_TRIED_GRAPHS], torch.ones(min(_TRIED_GRAPHS, self.seeds.numel())))
-        with torch.no_grad():
-            with undisturbed(self.model, self._device):
-                self.scored(tried, tried.given, ())
-            check_not_lazy(self.model, self._name, "give their sizes: the first forward did not use them")
-            if not quiet:
-                forward = partial(self.scored, tried, tried.given, (0, 0, 0))
-                print_what_varies(self.model, self._name, self._device, forward)
 
     def scores(self, prepared: Graphs, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
         named, nodes, numbers = gathered

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from clusterctl.engine.graph.features.sources import Features, Fetch
     from clusterctl.engine.graph.storage import Graph
-    from clusterctl.engine.graph.subgraphs import Clusters, Subgraph
+    from clusterctl.engine.graph.subgraphs import Clusters
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
@@ -174,22 +174,20 @@ class _ByGraph:
         """The nodes whose features the model gets, int64, the subgraph, and, if not the batch's seeds, its nodes."""
         trained = None
         if self.clusters:
-            graph, trained = self._of_clusters(self.clusters, batch)
+            own = batch.seeds[batch.weights > 0].tolist()
+            graph = self.clusters.sample(own or batch.seeds[:1].tolist(), batch.epoch, batch.step)
+            # The loss is of the training nodes in this rank's clusters; a rank with padding only wants no output.
+            wanted = (self._is_trained[graph.places] & bool(own)).nonzero().squeeze(1)
+            step = torch.cat([self.clusters.nodes_of(batch.epoch, number) for number in batch.everyone.tolist()])
+            everyone, seeds = step[self._is_trained[step]], graph.places[wanted]
+            weights = torch.ones_like(seeds)
+            trained = replace(batch, seeds=seeds, weights=weights, total=everyone.numel(), everyone=everyone)
+            graph = replace(graph, wanted=wanted)
         elif self._whole:
             graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
         else:
             graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
         return graph.places, [graph], trained
-
-    def _of_clusters(self, clusters: ClusterSampler, batch: Batch) -> tuple[Subgraph, Batch]:
-        """This rank's subgraphs, and its training nodes in them; a rank with padding only wants no output."""
-        own = batch.seeds[batch.weights > 0].tolist()
-        graph = clusters.sample(own or batch.seeds[:1].tolist(), batch.epoch, batch.step)
-        wanted = (self._is_trained[graph.places] & bool(own)).nonzero().squeeze(1)
-        step = torch.cat([clusters.nodes_of(batch.epoch, number) for number in batch.everyone.tolist()])
-        everyone, seeds = step[self._is_trained[step]], graph.places[wanted]
-        trained = replace(batch, seeds=seeds, weights=torch.ones_like(seeds), total=everyone.numel(), everyone=everyone)
-        return replace(graph, wanted=wanted), trained
 
 
 class OwnNodeClassification(OwnSampled[NodeSample]):
@@ -283,17 +281,12 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
             if isinstance(self._inference, OwnInference) and self._own.by_layer:
                 kept = self._inference.rows(own, self._kept)
             else:
-                kept = self._at_once(own, splits)
+                kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
+                kept = kept.new_zeros(len(own), *kept.shape[1:])  # zeros for nodes in none of the splits
+                mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
+                for seeds, rows in self._inference.rows_at_once(mine):
+                    kept[seeds - own.start] = self._kept(rows)
         return measured(self._metric, self._graph, own, kept, splits)
 
     def _kept(self, rows: Tensor) -> Tensor:
         return self._metric.kept(rows.to(self._precision.weights), self._graph.y)
-
-    def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """What the metric needs of this rank's nodes in the `splits`; zeros for other nodes."""
-        kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
-        kept = kept.new_zeros(len(own), *kept.shape[1:])
-        mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
-        for seeds, rows in self._inference.rows_at_once(mine):
-            kept[seeds - own.start] = self._kept(rows)
-        return kept

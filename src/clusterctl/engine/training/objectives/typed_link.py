@@ -108,7 +108,8 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         def start() -> Tables:
             """How often each node is an end of an example, or of a pair that is drawn for it."""
             found = {kind: torch.zeros(graph.num_nodes[kind]) for kind in self._own.kinds}
-            for kind, ends, count in zip(self._both_kinds, graph.train, graph.sides, strict=True):
+            kinds = self._own.kinds[0], self._own.kinds[-1]  # of source and target, which may be the same
+            for kind, ends, count in zip(kinds, graph.train, graph.sides, strict=True):
                 found[kind] += ends.bincount(minlength=count) + train.negatives * len(ends) / count
             return found
 
@@ -126,11 +127,6 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         for which, other in self._graph.other_messages().items():
             around = BothEnds(self._rows, other, self._own.kinds)
             self._inferences[which] = PygInference(self._own, around, task, layers, quiet=True)
-
-    @property
-    def _both_kinds(self) -> tuple[str, str]:
-        """The types of the source and the target, which may be the same."""
-        return self._own.kinds[0], self._own.kinds[-1]
 
     def _ends_of(self, pairs: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """The distinct ends of pairs, by type, and the places of the pairs among them, int64 [2, pairs]."""

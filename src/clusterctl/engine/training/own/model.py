@@ -90,7 +90,8 @@ def built(
         else:
             if known is not None:
                 options = {**_named(make, known), **options}
-                sizes = sizes if _named(make, dict.fromkeys(_USUAL_NAMES["features"])) else _without_features(sizes)
+                if not _named(make, dict.fromkeys(_USUAL_NAMES["features"])):
+                    sizes = {what: size for what, size in sizes.items() if what != "features"}
             positional, keywords = arguments_of(make, name, sizes, options, layers)
             model = make(*positional, **keywords)
     except TaskError:
@@ -115,10 +116,6 @@ def _named(make: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]
         return {name: known[name] for name in inspect.signature(make).parameters if name in known}
     except ValueError:  # such as a class written in C
         return {}
-
-
-def _without_features(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: size for name, size in sizes.items() if name != "features"}
 
 
 def check_not_lazy(model: nn.Module, name: str, hint: str) -> None:
@@ -336,18 +333,18 @@ class OwnTraining:
         torch.manual_seed(stream(Purpose.DROPOUT, *key, self._rank))
         self._has_stepped, self._has_agreed = True, False
 
+    @torch.no_grad()
     def agree_on_buffers(self, *, thoroughly: bool = True) -> None:
         """Average the buffers that a rank updated from its own seeds in a step. Repeated calls do nothing.
 
         Constant ones cost nothing; `thoroughly` compares their content. Do not call it within a step: the backward
         needs the original buffers. A collective if there are buffers.
         """
-        if not self._has_agreed and dist.get_world_size() > 1:
-            with torch.no_grad():
-                self._average(thoroughly=thoroughly)
+        if self._has_agreed:
+            return
         self._has_agreed = True
-
-    def _average(self, *, thoroughly: bool) -> None:
+        if dist.get_world_size() == 1:
+            return
         tensors = {name: tensor for name, tensor in untrained(self._model).items() if tensor.is_floating_point()}
         if not tensors:
             return

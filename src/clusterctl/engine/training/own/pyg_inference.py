@@ -2,7 +2,7 @@
 
 A piece has the nodes around some seeds, with all their edges. How many hops it needs is a matter of the model: a few
 nodes are computed with more and more of them, until their outputs no longer change. `Surroundings` are what that needs
-of a graph, so graphs with several types are evaluated in the same way (`typed_inference`).
+of a graph: those of `OneType` here, so graphs with several types of nodes are evaluated in the same way (`typed_node`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,19 @@ class OneType:
         self._features.settle()
 
     def far_from_an_end(self, steps: int) -> Tensor:
-        return _far_from_an_end(self._graph, steps)
+        # They begin the longest ways along one edge into each node, without a node twice.
+        begin = torch.arange(min(_TRIED_AMONG, self._graph.num_nodes), device=self._graph.indptr.device)
+        seen, going = begin[:, None], torch.ones_like(begin, dtype=torch.bool)
+        length = torch.zeros_like(begin)
+        for _ in range(steps):
+            offsets, edges = sample_positions(self._graph, seen[:, -1], 1, 0)
+            has_edge = offsets.diff() > 0
+            step = torch.full_like(begin, -1)
+            step[has_edge] = self._graph.sources(edges).to(torch.int64)
+            going &= has_edge & (seen != step[:, None]).all(1)
+            length += going
+            seen = torch.cat([seen, torch.where(going, step, seen[:, -1])[:, None]], 1)
+        return length.argsort(descending=True, stable=True)
 
 
 class PygInference(Generic[P]):
@@ -296,22 +308,6 @@ def check_step_fits(own: Any, around: Surroundings[P], layers: int, device: torc
         hint = "request more memory, or leave train.batch out: then a step trains on samples of the graph"
         raise TaskError(f'{own.name}: a step with train.batch = "graph" needs about {sizes}', hint, Cause.USER)
     print(f"{own.name} trains on the whole graph: a step needs about {sizes}")
-
-
-def _far_from_an_end(graph: FeatureGraph, steps: int) -> Tensor:
-    """Nodes (int64) that begin the longest ways along one edge into each node, without a node twice, up to `steps`."""
-    begin = torch.arange(min(_TRIED_AMONG, graph.num_nodes), device=graph.indptr.device)
-    seen, going = begin[:, None], torch.ones_like(begin, dtype=torch.bool)
-    length = torch.zeros_like(begin)
-    for _ in range(steps):
-        offsets, edges = sample_positions(graph, seen[:, -1], 1, 0)
-        has_edge = offsets.diff() > 0
-        step = torch.full_like(begin, -1)
-        step[has_edge] = graph.sources(edges).to(torch.int64)
-        going &= has_edge & (seen != step[:, None]).all(1)
-        length += going
-        seen = torch.cat([seen, torch.where(going, step, seen[:, -1])[:, None]], 1)
-    return length.argsort(descending=True, stable=True)
 
 
 def size_text(size: float) -> str:

@@ -142,15 +142,13 @@ class PygModel(OwnModel):
             shapes = f"x {[*x.shape]}, edge_index {[*subgraph.edge_index.shape]}"
             message = f"{self.name}: {self.method} fails on {shapes}: {described(error)}"
             raise TaskError(message, cause=Cause.USER) from error
-        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in self._lengths(subgraph):
+        # A model may give the rows of the seeds, of all depths up to one, or all.
+        lengths = {*accumulate(subgraph.rows_by_depth or [subgraph.seeds]), len(subgraph.places)}
+        if isinstance(rows, Tensor) and rows.dim() == 2 and len(rows) in lengths:
             rows = rows[: subgraph.seeds]
         rows = self._shaped(rows, (subgraph.seeds, self.classes), self.method)
         check_has_gradient(rows, self.model, f"{self.name}: {self.method} gives rows")
         return rows if subgraph.wanted is None else rows.index_select(0, subgraph.wanted)
-
-    def _lengths(self, subgraph: Subgraph) -> set[int]:
-        """The numbers of rows that a model may return: of the seeds, of all depths up to one, or all."""
-        return {*accumulate(subgraph.rows_by_depth or [subgraph.seeds]), len(subgraph.places)}
 
     def _arguments(self, subgraph: Subgraph, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
         found: dict[str, Any] = {"x": x, "edge_index": subgraph.edge_index, "n_id": subgraph.nodes}

@@ -152,19 +152,15 @@ class Trimming:
         """After the last layer, such a part needs only the rows of the seeds."""
         if self._sample is None or self._running or self.way is not Way.FILLED_TO_THE_END:
             return None
-        rows, left = self._sample.num_rows, len(self._sample.edges_by_depth) - self._called
+        rows, seeds = self._sample.num_rows, self._sample.rows_by_depth[0]
+        left = len(self._sample.edges_by_depth) - self._called
 
         def cut(value: Any) -> Any:
             if isinstance(value, list):
                 return [*map(cut, value)]
-            return value[: self._seeds] if isinstance(value, Tensor) and len(value) == rows else value
+            return value[:seeds] if isinstance(value, Tensor) and len(value) == rows else value
 
         return None if left else tuple(map(cut, given))
-
-    @property
-    def _seeds(self) -> int:
-        assert self._sample is not None
-        return self._sample.rows_by_depth[0]
 
     def _counts(self) -> tuple[tuple[int, int, int], int]:
         """The rows that the running layer gets, those that it reads, and those that it computes; and its edges."""
