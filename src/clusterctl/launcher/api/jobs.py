@@ -86,7 +86,10 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     slurm = Slurm.of(chosen)
     found = _find_jobs(job_id, slurm, chosen)
     job = min(found, key=_urgency)
-    if run := _run_of(job, cluster):
+    # An earlier job of a run that has been resumed works in the run's directory.
+    folder = Path(job.work_dir)
+    is_run = folder.parent == chosen_runs_folder(cluster) and is_run_id(folder.name)
+    if run := (Run(folder) if is_run and _is_mine(job) and exists(Run(folder).directory.run_json) else None):
         return run.why()
     if not _is_mine(job):
         job = replace(job, stdout="", stderr="")
@@ -309,13 +312,6 @@ def _urgency(job: SlurmJob) -> int:
 
 def _is_mine(job: SlurmJob) -> bool:
     return job.user_id == os.geteuid() or (job.user_id is None and job.user == user_name(os.geteuid()))
-
-
-def _run_of(job: SlurmJob, cluster: str | None) -> Run | None:
-    """The run in whose directory the job works: an earlier job of a run that has been resumed."""
-    folder = Path(job.work_dir)
-    is_run = folder.parent == chosen_runs_folder(cluster) and is_run_id(folder.name)
-    return Run(folder) if is_run and _is_mine(job) and exists(Run(folder).directory.run_json) else None
 
 
 def _files_of(job: SlurmJob) -> tuple[list[Path], list[str]]:

@@ -139,7 +139,20 @@ class Predecessors:
             for status in statuses
             if standing(one.condition, status) is Standing.OPEN
         ]
-        return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
+        # Array IDs in place of their elements keep the list short for sbatch, but not where an element goes on in
+        # another job or was resumed in another array: such an array can never finish.
+        sweep = SweepDir.of(self.runs, one.run)
+        known = {status.job_id for status in statuses if not status.successor}
+        whole = set()
+        for array in sweep.arrays():
+            number = read_submission(array).job_id
+            indices = indices_of(array)
+            if number and indices and known.issuperset(element_id(number, index) for index in indices):
+                whole.add(number)
+        numbers = (job.partition("_")[0] for job in jobs)
+        return list(
+            dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True))
+        )
 
     def _job_of(self, status: Status, condition: Condition) -> str:
         """The job ID of a run that has not ended, for its end the last one. Raises UsageError if it has none."""
@@ -171,20 +184,3 @@ def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, clus
         for name in (meant(runs, name) for name in names)
     )
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
-
-
-def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
-    """`jobs` with array IDs in place of their elements, which keeps sbatch's list short for large sweeps.
-
-    Except arrays with elements that go on in other jobs, or have since been resumed in another array: they can never
-    finish.
-    """
-    known = {status.job_id for status in statuses if not status.successor}
-    whole = set()
-    for array in sweep.arrays():
-        number = read_submission(array).job_id
-        indices = indices_of(array)
-        if number and indices and known.issuperset(element_id(number, index) for index in indices):
-            whole.add(number)
-    numbers = (job.partition("_")[0] for job in jobs)
-    return list(dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True)))

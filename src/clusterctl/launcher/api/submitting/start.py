@@ -302,7 +302,13 @@ def submit_function(
         raise UsageError("overrides: code: a function comes from the current folder", "leave it out, or change there")
     name, given = _name_of(function, Path.cwd()), dict(kwargs or {})
     for label, value in [*((f"args[{place}]", one) for place, one in enumerate(args)), *given.items()]:
-        _require_json(label, value)
+        try:
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            hint = "pass numbers, texts, lists, dicts with texts as keys, or the path of a file"
+            raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
     words = json.dumps({"args": args, "kwargs": given})
     if len(words) > _MOST_BYTES:
         hint = "write the data to a file, and pass its path"
@@ -335,17 +341,6 @@ def _name_of(function: Callable[..., Any], root: Path) -> str:
     if found is not function:
         raise UsageError(f"{module}.{name} is another object", "pass the function by the name that it has there")
     return f"{module}:{name}"
-
-
-def _require_json(label: str, value: Any) -> None:
-    """Raise UsageError unless `value` is the same after a journey as JSON."""
-    try:
-        same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
-        same = False
-    if not same:
-        hint = "pass numbers, texts, lists, dicts with texts as keys, or the path of a file"
-        raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
 
 
 def advice_on(run: Run) -> str:
