@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -188,13 +188,13 @@ def prepare_streams() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     words = tuple(arguments)
-    return rendered(lambda: clusterctl.main([*words], prog_name="clusterctl", standalone_mode=False, obj=words))
+    return rendered(clusterctl.main, [*words], prog_name="clusterctl", standalone_mode=False, obj=words)
 
 
-def rendered(call: Callable[[], object]) -> int:
-    """The exit code of `call`: what it returns, or that of its error. The one place where errors are rendered."""
+def rendered(call: Callable[..., object], /, *arguments: Any, **named: Any) -> int:
+    """The exit code of a call: what it returns, or that of its error. The one place where errors are rendered."""
     try:
-        code = call()
+        code = call(*arguments, **named)
         sys.stdout.flush()  # here, where a closed pipe can still be handled
     except ClusterctlError as error:
         return _render(error.message, error.hint, error.exit_code)

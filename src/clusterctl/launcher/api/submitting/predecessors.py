@@ -23,7 +23,7 @@ from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SweepDir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -105,23 +105,20 @@ class Predecessors:
             lists += [":".join([_OF_SLURM[condition], *numbers])] if numbers else []
         return [f"--dependency={','.join(lists)}", "--kill-on-invalid-dep=yes"] if lists else []
 
-    def submitted(self, sbatch: Callable[[list[str]], str], asked: list[str]) -> str:
-        """Call `sbatch` with the options `asked`; raises what it raises.
+    def options_instead(self, asked: Sequence[str], refused: SlurmRefused) -> list[str]:
+        """`options` once more, after sbatch has `refused` the options `asked`: a run may have ended before the call.
 
-        A run may end before sbatch is called: if Slurm refuses the dependencies, they are determined once more.
+        Raises `refused` unless its dependencies were the reason and have changed.
         """
+        if not self.all or "dependency" not in refused.words.lower():
+            raise refused
         try:
-            return sbatch(asked)
-        except SlurmRefused as refused:
-            if not self.all or "dependency" not in refused.words.lower():
-                raise
-            try:
-                now = self.options()
-            except ClusterctlError as error:
-                raise SlurmRefused("sbatch refused the job", error.message, error.hint) from refused
-            if now == asked:
-                raise
-            return sbatch(now)
+            now = self.options()
+        except ClusterctlError as error:
+            raise SlurmRefused("sbatch refused the job", error.message, error.hint) from refused
+        if now == [*asked]:
+            raise refused
+        return now
 
     def _jobs_of(self, one: Predecessor, statuses: Sequence[Status], silence: str) -> list[str]:
         """The IDs of the jobs of a run or a sweep to wait for; empty if the condition is met."""
