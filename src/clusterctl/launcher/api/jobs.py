@@ -227,19 +227,15 @@ class JobLog:
             if over:
                 break
             if time.monotonic() - asked > _ASK_SECONDS:
-                asked, over = time.monotonic(), self._has_ended()
+                asked = time.monotonic()
+                with suppress(SlurmError):  # it is asked again
+                    # All processes share the first answer; only the controller knows an element that waits.
+                    job_id = self.job.job_id
+                    shown = [job for job in self.slurm.jobs() if job.job_id == job_id] or self.slurm.job(job_id)
+                    over = all(job.state.ended for job in shown)
             sleep(_LOOK_SECONDS)
         for stream, file in files:
             yield from self._taken(stream, file.rest())
-
-    def _has_ended(self) -> bool:
-        """According to the answer that all processes share; only the controller knows an element that waits."""
-        job_id = self.job.job_id
-        try:
-            shown = [job for job in self.slurm.jobs() if job.job_id == job_id] or self.slurm.job(job_id)
-        except SlurmError:  # it is asked again
-            return False
-        return all(job.state.ended for job in shown)
 
     def problems(self) -> list[str]:
         """The files that cannot be read, and why."""

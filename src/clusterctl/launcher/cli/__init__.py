@@ -214,22 +214,17 @@ def rendered(call: Callable[..., object], /, *arguments: Any, **named: Any) -> i
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 1
-        return _render(*_explained(error), 1)
+        message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
+        if error.errno == errno.ENOSPC:  # a failed write names no file: name the full folder among those we write to
+            import shlex
+
+            from clusterctl.launcher.cli.config import full_folder
+
+            if found := error.filename or full_folder():
+                message = message if error.filename else f"{message}: {found}"
+                hint = f"{hint} {shlex.quote(str(found))}"
+        return _render(message, hint, 1)
     return code if isinstance(code, int) else 0
-
-
-def _explained(error: OSError) -> tuple[str, str]:
-    """Message and hint. A failed write names no file: the full folder, among those that clusterctl writes to, does."""
-    message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
-    if error.errno == errno.ENOSPC:
-        import shlex
-
-        from clusterctl.launcher.cli.config import full_folder
-
-        if found := error.filename or full_folder():
-            message = message if error.filename else f"{message}: {found}"
-            hint = f"{hint} {shlex.quote(str(found))}"
-    return message, hint
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:
