@@ -24,7 +24,7 @@ from clusterctl.shared.record.interpreter import isolated
 from clusterctl.shared.record.roles import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from clusterctl.launcher.api.run import Run
 
@@ -101,28 +101,31 @@ class ListeningEnd:
             with suppress(EOFError):
                 node, _, problem = (await multiplexer.greeted()).decode(errors="replace").partition("\0")
                 self.announce(node, problem)
-                numbers, free = itertools.count(1), asyncio.Semaphore(ends.MOST_CONNECTIONS)
-
-                async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                    async def connected() -> ends.Streams:
-                        return reader, writer
-
-                    if reason := _refusal(writer):
-                        self._warn_once(reason)
-                        writer.transport.abort()
-                        return
-                    with suppress(asyncio.CancelledError):  # by the other end; Python 3.11 would log it
-                        async with free:
-                            number = next(numbers)
-                            await multiplexer.send(ends.OPEN, number)
-                            await multiplexer.relay(number, connected)
-
-                server = await asyncio.start_server(accept, sock=self._listener)
+                server = await asyncio.start_server(self._accepting(multiplexer), sock=self._listener)
                 try:
                     await self._receive(multiplexer)
                 finally:
                     server.close()
                     multiplexer.abort()
+
+    def _accepting(self, multiplexer: ends.Multiplexer) -> Callable[..., Awaitable[None]]:
+        numbers, free = itertools.count(1), asyncio.Semaphore(ends.MOST_CONNECTIONS)
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            async def connected() -> ends.Streams:
+                return reader, writer
+
+            if reason := _refusal(writer):
+                self._warn_once(reason)
+                writer.transport.abort()
+                return
+            with suppress(asyncio.CancelledError):  # by the other end; Python 3.11 would log it
+                async with free:
+                    number = next(numbers)
+                    await multiplexer.send(ends.OPEN, number)
+                    await multiplexer.relay(number, connected)
+
+        return accept
 
     async def _receive(self, multiplexer: ends.Multiplexer) -> None:
         while True:

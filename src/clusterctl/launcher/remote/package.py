@@ -46,6 +46,7 @@ class Package(NamedTuple):
 def package() -> Package:
     """The archive of the running clusterctl. Raises HostError if a dependency cannot be included."""
     kept = make_private(cache_folder() / "remote")
+    # This digest changes when the package or its environment does.
     seen = hashlib.sha256(sys.version.encode())
     for name, path in _own_files():
         status = path.stat()
