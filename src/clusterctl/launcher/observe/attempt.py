@@ -497,7 +497,7 @@ def read_loss_trend(files: Sequence[Path], lines: list[bytes], numbers: Mapping[
     steps = int(own) if math.isfinite(own) else 0
     classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
-        # The step after the last finite loss, by bisection: one that has become NaN stays NaN, and the file may be long.
+        # The step after the last finite loss, by bisection: a NaN loss stays NaN, and the file may be long.
         since = None
         for path in reversed(files):
             low = high = 0
