@@ -99,7 +99,13 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
             case "run" | "living":
                 ids, folder = _runs(given.get("--cluster"))
                 if kind == "living" and folder:
-                    ids = [run for run in ids[:_MOST_RUNS] if not _is_over(folder / run)]
+                    # Whether a failed run starts again, no single file shows.
+                    over = ("finished.json", "cancel.json")
+                    ids = [
+                        run
+                        for run in ids[:_MOST_RUNS]
+                        if not any(os.path.lexists(folder / run / name) for name in over)
+                    ]
                 return dict.fromkeys(names_beginning(ids, typed, _MOST_RUNS), "")
             case "rank" | "metric":
                 attempt = _newest_attempt(arguments[:1], given.get("--cluster"))
@@ -181,11 +187,6 @@ def _runs(cluster: str | None) -> tuple[list[str], Path | None]:
         return far_names(chosen, host), None
     folder = runs_at(_toml(file, "runs") if file else None)
     return run_ids(folder), folder
-
-
-def _is_over(run: Path) -> bool:
-    """Whether a run has finished or was cancelled. Whether a failed one starts again, no single file shows."""
-    return any(os.path.lexists(run / name) for name in ("finished.json", "cancel.json"))
 
 
 def _newest_attempt(named: Sequence[str], cluster: str | None) -> Path | None:

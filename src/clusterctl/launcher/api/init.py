@@ -109,20 +109,16 @@ def init(
         choices = proposed(site)
         choices = with_script_settings(choices, site, found) if found else choices
         chosen = choose(site, replace(choices, name=name) if name else choices)
-        _require_visible(chosen.name)
+        # `--cluster NAME` must not find another file than the one to be written here.
+        used = names("cluster", Path.cwd()).get(chosen.name)
+        folders = [folder / "cluster" for folder in (user_config_folder(), shipped_folder())]
+        if used and used.parent in folders and used != Path("cluster", used.name).absolute():
+            raise UsageError(
+                f"there is a cluster of this name, which comes first: {used}", "choose another: clusterctl init NAME"
+            )
         files = first_files(site, chosen, jobs=jobs)
     files.write(force=force)
     return replace(files, rows=found.rows if found else ())
-
-
-def _require_visible(name: str) -> None:
-    """Raise UsageError if `--cluster NAME` would find another file than the one to be written here."""
-    used = names("cluster", Path.cwd()).get(name)
-    folders = [folder / "cluster" for folder in (user_config_folder(), shipped_folder())]
-    if used and used.parent in folders and used != Path("cluster", used.name).absolute():
-        raise UsageError(
-            f"there is a cluster of this name, which comes first: {used}", "choose another: clusterctl init NAME"
-        )
 
 
 def converted(script: Path) -> Converted:

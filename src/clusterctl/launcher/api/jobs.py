@@ -87,7 +87,10 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     slurm = Slurm.of(chosen)
     found = _find_jobs(job_id, slurm, chosen)
     job = min(found, key=_urgency)
-    if run := _run_of(job, cluster):
+    # An earlier job of a run that has been resumed works in the run's directory.
+    folder = Path(job.work_dir)
+    is_run = folder.parent == chosen_runs_folder(cluster) and is_run_id(folder.name)
+    if run := (Run(folder) if is_run and _is_mine(job) and exists(Run(folder).directory.run_json) else None):
         return run.why()
     if not _is_mine(job):
         job = replace(job, stdout="", stderr="")
@@ -226,19 +229,15 @@ class JobLog:
             if over:
                 break
             if time.monotonic() - asked > _ASK_SECONDS:
-                asked, over = time.monotonic(), self._has_ended()
+                asked = time.monotonic()
+                with suppress(SlurmError):  # it is asked again
+                    # All processes share the first answer; only the controller knows an element that waits.
+                    job_id = self.job.job_id
+                    shown = [job for job in self.slurm.jobs() if job.job_id == job_id] or self.slurm.job(job_id)
+                    over = all(job.state.ended for job in shown)
             sleep(_LOOK_SECONDS)
         for stream, file in files:
             yield from self._taken(stream, file.rest())
-
-    def _has_ended(self) -> bool:
-        """According to the answer that all processes share; only the controller knows an element that waits."""
-        job_id = self.job.job_id
-        try:
-            shown = [job for job in self.slurm.jobs() if job.job_id == job_id] or self.slurm.job(job_id)
-        except SlurmError:  # it is asked again
-            return False
-        return all(job.state.ended for job in shown)
 
     def problems(self) -> list[str]:
         """The files that cannot be read, and why."""
@@ -311,13 +310,6 @@ def _urgency(job: SlurmJob) -> int:
 
 def _is_mine(job: SlurmJob) -> bool:
     return job.user_id == os.geteuid() or (job.user_id is None and job.user == user_name(os.geteuid()))
-
-
-def _run_of(job: SlurmJob, cluster: str | None) -> Run | None:
-    """The run in whose directory the job works: an earlier job of a run that has been resumed."""
-    folder = Path(job.work_dir)
-    is_run = folder.parent == chosen_runs_folder(cluster) and is_run_id(folder.name)
-    return Run(folder) if is_run and _is_mine(job) and exists(Run(folder).directory.run_json) else None
 
 
 def _files_of(job: SlurmJob) -> tuple[list[Path], list[str]]:

@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -188,13 +188,13 @@ def prepare_streams() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     words = tuple(arguments)
-    return rendered(lambda: clusterctl.main([*words], prog_name="clusterctl", standalone_mode=False, obj=words))
+    return rendered(clusterctl.main, [*words], prog_name="clusterctl", standalone_mode=False, obj=words)
 
 
-def rendered(call: Callable[[], object]) -> int:
-    """The exit code of `call`: what it returns, or that of its error. The one place where errors are rendered."""
+def rendered(call: Callable[..., object], /, *arguments: Any, **named: Any) -> int:
+    """The exit code of a call: what it returns, or that of its error. The one place where errors are rendered."""
     try:
-        code = call()
+        code = call(*arguments, **named)
         sys.stdout.flush()  # here, where a closed pipe can still be handled
     except ClusterctlError as error:
         return _render(error.message, error.hint, error.exit_code)
@@ -214,22 +214,17 @@ def rendered(call: Callable[[], object]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 1
-        return _render(*_explained(error), 1)
+        message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
+        if error.errno == errno.ENOSPC:  # a failed write names no file: name the full folder among those we write to
+            import shlex
+
+            from clusterctl.launcher.cli.config import full_folder
+
+            if found := error.filename or full_folder():
+                message = message if error.filename else f"{message}: {found}"
+                hint = f"{hint} {shlex.quote(str(found))}"
+        return _render(message, hint, 1)
     return code if isinstance(code, int) else 0
-
-
-def _explained(error: OSError) -> tuple[str, str]:
-    """Message and hint. A failed write names no file: the full folder, among those that clusterctl writes to, does."""
-    message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
-    if error.errno == errno.ENOSPC:
-        import shlex
-
-        from clusterctl.launcher.cli.config import full_folder
-
-        if found := error.filename or full_folder():
-            message = message if error.filename else f"{message}: {found}"
-            hint = f"{hint} {shlex.quote(str(found))}"
-    return message, hint
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:

@@ -44,9 +44,9 @@ def _perform(request: RemoteRequest, asker: Asker) -> int:
     cli.prepare_streams()
     with uploaded(request, asker) as words:
         if words[0] == OPERATION:
-            return cli.rendered(lambda: _operation(*words[1:]))
+            return cli.rendered(_operation, *words[1:])
         if words[0] == AWAIT:
-            return cli.rendered(lambda: _await(**json.loads(words[1])))
+            return cli.rendered(_await, **json.loads(words[1]))
         return cli.run(words)
 
 

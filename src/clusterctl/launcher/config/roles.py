@@ -164,7 +164,14 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if _count(roles) > MOST_RANKS:
         yield Problem((_TABLE,), f"{_count(roles)} ranks; at most {MOST_RANKS}")
     yield from _of_sharing(roles)
-    yield from _of_needs(roles)
+    for name, role in roles.items():
+        for other in role.needs:
+            if other not in roles:
+                message = f"no such role: {other}"
+                yield Problem((_TABLE, name, "needs"), message, nearest(other, roles), f"roles: {', '.join(roles)}")
+    if cycle := _cycle(roles):
+        words = f"roles wait for each other: {' needs '.join(cycle)}"
+        yield Problem((_TABLE, cycle[0], "needs"), words, hint="remove one of them, so that one role can start")
     for name, role in roles.items():
         yield from _of_program(name, role, roles, Secrets(cluster.secrets))
 
@@ -181,17 +188,6 @@ def _of_sharing(roles: Mapping[str, Role]) -> Iterator[Problem]:
         elif role.nodes > host[1].nodes:
             message = f"{role.nodes} nodes, and role {host[0]}, whose nodes it shares, has {host[1].nodes}"
             yield Problem((_TABLE, name, "nodes"), message)
-
-
-def _of_needs(roles: Mapping[str, Role]) -> Iterator[Problem]:
-    for name, role in roles.items():
-        for other in role.needs:
-            if other not in roles:
-                message = f"no such role: {other}"
-                yield Problem((_TABLE, name, "needs"), message, nearest(other, roles), f"roles: {', '.join(roles)}")
-    if cycle := _cycle(roles):
-        words = f"roles wait for each other: {' needs '.join(cycle)}"
-        yield Problem((_TABLE, cycle[0], "needs"), words, hint="remove one of them, so that one role can start")
 
 
 def _cycle(roles: Mapping[str, Role]) -> list[str]:

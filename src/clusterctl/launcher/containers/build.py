@@ -95,13 +95,25 @@ def import_reference(
                 if "#" not in reference and holder.describe(reference):
                     enroot = None
         if enroot:
-            _enroot(enroot, reference, name, place, folder, progress)
+            progress.begin(f"enroot imports {reference}")
+            sqsh = place / "image.sqsh"
+            environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}
+            command = [enroot, "import", "--output", str(sqsh), f"docker://{reference}"]
+            code, output = follow(command, progress.output, environment)
+            if code != 0 or not sqsh.is_file():
+                raise failure("enroot", "import", output)
+            _published(sqsh, name, reference, folder)
             return
         try:
             found = find_engine(engine)
         except ImageError as error:
             raise ImageError(error.message, f"{error.hint}; or install enroot") from error
-        _pulled(found, reference, name, folder, progress)
+        source = reference
+        if "#" in reference or found.describe(reference) is None:  # otherwise it was built or pulled here before
+            source = as_engines_write(reference)
+            progress.begin(f"{found.kind} pulls {source}")
+            found.pull(source, progress.output)
+        packed(found, source, name, reference, folder, progress)
 
     once(done, target, work)
     return Image(target, files.read_record(target))
@@ -136,26 +148,6 @@ def as_engines_write(reference: str) -> str:
     if not registry:
         registry, image = "docker.io", image if "/" in image else f"library/{image}"
     return f"{registry}/{image}" + (f"@sha256:{digest}" if digest else "")
-
-
-def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
-    local = reference
-    if "#" in reference or engine.describe(reference) is None:  # otherwise it was built or pulled here before
-        local = as_engines_write(reference)
-        progress.begin(f"{engine.kind} pulls {local}")
-        engine.pull(local, progress.output)
-    packed(engine, local, name, reference, folder, progress)
-
-
-def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:
-    progress.begin(f"enroot imports {reference}")
-    sqsh = place / "image.sqsh"
-    environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}
-    command = [enroot, "import", "--output", str(sqsh), f"docker://{reference}"]
-    code, output = follow(command, progress.output, environment)
-    if code != 0 or not sqsh.is_file():
-        raise failure("enroot", "import", output)
-    _published(sqsh, name, reference, folder)
 
 
 def _published(sqsh: Path, name: str, source: str, folder: Path) -> Image:

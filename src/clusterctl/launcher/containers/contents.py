@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -103,7 +103,17 @@ def look_into(image: Path) -> Contents | None:
     except (OSError, subprocess.SubprocessError) as error:
         output = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise Unreadable(output[-1].removeprefix("FATAL ERROR: ")) from error
-    return replace(_listed(lines, parse_environment(variables.splitlines())), machine=_machine(image))
+    total, links, packages, programs = 0, {}, {}, set()
+    for match in filter(None, map(_LINE.fullmatch, lines.splitlines())):
+        path, _, target = match["path"].partition(" -> ") if match["kind"] == "l" else (match["path"], "", "")
+        links[path] = target
+        if match["kind"] == "-" and "x" in match["mode"].lower():
+            programs.add(path)
+        total += -(-int(match["size"]) // _PAGE) * _PAGE if match["kind"] == "-" else 0
+        if package := _PACKAGE.search(path):
+            packages[package["name"].lower()] = package["version"]
+    environment = parse_environment(variables.splitlines())
+    return Contents(total, environment, packages, _machine(image), links, frozenset(programs))
 
 
 def _machine(image: Path) -> str | None:
@@ -116,19 +126,6 @@ def _machine(image: Path) -> str | None:
     if not header.startswith(b"\x7fELF"):
         return None
     return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
-
-
-def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
-    total, links, packages, programs = 0, {}, {}, set()
-    for match in filter(None, map(_LINE.fullmatch, listing.splitlines())):
-        path, _, target = match["path"].partition(" -> ") if match["kind"] == "l" else (match["path"], "", "")
-        links[path] = target
-        if match["kind"] == "-" and "x" in match["mode"].lower():
-            programs.add(path)
-        total += -(-int(match["size"]) // _PAGE) * _PAGE if match["kind"] == "-" else 0
-        if package := _PACKAGE.search(path):
-            packages[package["name"].lower()] = package["version"]
-    return Contents(total, environment, packages, None, links, frozenset(programs))
 
 
 def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:

@@ -109,11 +109,13 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
     used = used or (status.attempt.used if status.attempt else NOT_MEASURED)
+    key = batch_key(status.record.job.train)
+    batch = getattr(status.record.job.train, key, None)
     return Use(
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
-        larger_batch=_larger_batch(status.record.job),
+        larger_batch=f"train.{key}={2 * batch}" if batch else "",
         sooner_checkpoint=_sooner_checkpoint(status.record.job),
         gpus_per_node=GpuCount(resources.gpus_per_node or 0),
         time_limit=float(resources.time),
@@ -136,12 +138,6 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
         finished=status.state is State.FINISHED,
         needs=needs_of(status, used, now),
     )
-
-
-def _larger_batch(job: Job) -> str:
-    key = batch_key(job.train)
-    batch = getattr(job.train, key, None)
-    return f"train.{key}={2 * batch}" if batch else ""
 
 
 def _sooner_checkpoint(job: Job) -> str:

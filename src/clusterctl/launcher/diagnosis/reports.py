@@ -265,7 +265,13 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
         words = first if line == first else f"{error.type}: {line}"
         proven = meaning.cause not in (Cause.DISK, Cause.NODE) or error.type in _SYSTEMS or _BY_SYSTEM.search(line)
         certain = bool(proven) and not (own_class and line != first)
-        return _more_specific(end, end.says(meaning, words, traceback=error.text, certain=certain))
+        vague = end.says(meaning, words, traceback=error.text, certain=certain)
+        if vague.signature.detail is Detail.REASON:
+            return vague
+        known = most_specific(end.words.telling)  # the reason may be printed elsewhere on stderr
+        if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
+            return replace(vague, certain=False)
+        return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
     words, certain = _headline(error), not ((quotes or own_class) and most_specific(error.message))
     known = most_specific(error.causes)
     if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
@@ -273,16 +279,6 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
     if known:
         words = f"{words}, because of {known.words}"
     return end.says(known or Cause.USER, words, traceback=error.text, certain=certain)
-
-
-def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
-    """An exception that names only what failed, with the reason printed elsewhere on stderr, if there is one."""
-    if vague.signature.detail is Detail.REASON:
-        return vague
-    known = most_specific(end.words.telling)
-    if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
-        return replace(vague, certain=False)
-    return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
 
 
 def _is_own_class(error: PythonError) -> bool:

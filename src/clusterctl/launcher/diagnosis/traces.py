@@ -361,7 +361,25 @@ class _Look:
         """One rank; its last lines are only read once the attempt is `over`."""
         log = attempt.log(number, "err")
         words = self._last_lines(log) if over else ()
-        facts = {"node": beat.host if beat else ""} | _recorded(events)
+        facts: dict[str, Any] = {"node": beat.host if beat else ""}
+        for event in events:
+            match event:
+                case Began(node=node) if node:
+                    facts["node"] = node
+                case Entered(state=state):
+                    facts["state"] = state.value
+                case Raised():
+                    facts.setdefault("raised", event)
+                case Hung(time=at, stacks=stacks):
+                    facts |= {"stacks": stacks, "answered": at}
+                case Frozen(stacks=stacks):
+                    facts["frozen"] = stacks
+                case WriterEnded():
+                    facts["writer"] = event
+                case TakenOver():
+                    facts["superseded"] = True
+                case Exited(time=at, code=code) if facts.get("exit_code") is None:
+                    facts |= {"exit_code": code, "ended": at}
         quiet = over and facts.get("exit_code") not in (0, EXIT_TERMINATED) and len(words) < _FEW_LINES
         printed = self._last_lines(attempt.log(number, "out")) if quiet else ()
         return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
@@ -406,27 +424,3 @@ def with_sruns_word(ranks: tuple[RankTrace, ...], died: Sequence[Death], *, toge
     return tuple(
         rank if rank.ended is None else replace(rank, exit_code=codes.get(rank.rank, others)) for rank in ranks
     )
-
-
-def _recorded(events: Iterable[Event]) -> dict[str, Any]:
-    """The facts in a rank's events, by the field names of RankTrace."""
-    facts: dict[str, Any] = {}
-    for event in events:
-        match event:
-            case Began(node=node) if node:
-                facts["node"] = node
-            case Entered(state=state):
-                facts["state"] = state.value
-            case Raised():
-                facts.setdefault("raised", event)
-            case Hung(time=at, stacks=stacks):
-                facts |= {"stacks": stacks, "answered": at}
-            case Frozen(stacks=stacks):
-                facts["frozen"] = stacks
-            case WriterEnded():
-                facts["writer"] = event
-            case TakenOver():
-                facts["superseded"] = True
-            case Exited(time=at, code=code) if facts.get("exit_code") is None:
-                facts |= {"exit_code": code, "ended": at}
-    return facts

@@ -54,7 +54,15 @@ def main(machine: Machine, arguments: list[str]) -> int:
         header, columns = long_format(options["Format"], _FIELDS)
     else:
         header, columns = _format(options.get("format", _DEFAULT))
-    states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
+    text = options.get("states", "PENDING,RUNNING,COMPLETING")
+    if text.lower() == "all":
+        states = set(EmulatedState)
+    else:
+        by_name = {name: state for state, code in _CODES.items() for name in (state.value, code)}
+        words = text.split(",")
+        if unknown := [word for word in words if word.upper() not in by_name]:
+            raise SlurmError(f"Invalid job state specified: {unknown[0]}")
+        states = {by_name[word.upper()] for word in words}
     fresh = time.time() - _SHOWN_SECONDS
     mine = options.get("user", user_name()) == user_name()
     shown = [
@@ -81,16 +89,6 @@ def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[Emulate
                 yield from ((job, record._replace(tasks=[task])) for task in tasks)
             else:
                 yield job, record._replace(tasks=tasks)
-
-
-def _states(text: str) -> set[EmulatedState]:
-    if text.lower() == "all":
-        return set(EmulatedState)
-    by_name = {name: state for state, code in _CODES.items() for name in (state.value, code)}
-    words = text.split(",")
-    if unknown := [word for word in words if word.upper() not in by_name]:
-        raise SlurmError(f"Invalid job state specified: {unknown[0]}")
-    return {by_name[word.upper()] for word in words}
 
 
 def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:

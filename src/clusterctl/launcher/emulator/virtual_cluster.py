@@ -106,7 +106,13 @@ def name_nodes(machine: Machine) -> None:
             aside.write_bytes(table)
             aside.chmod(0o644)  # for programs that give up root's rights
             aside.rename(path)
-        _replace_hosts(path)
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        # In a mount namespace of this thread, where the kernel allows it: mounts made outside still appear here; those
+        # made here do not appear outside.
+        if libc.unshare(_NEW_MOUNTS) == 0 and libc.mount(None, b"/", None, ctypes.c_ulong(_REC | _SLAVE), None) == 0:
+            libc.mount(os.fsencode(path), os.fsencode(_HOSTS), None, ctypes.c_ulong(_BIND), None)
 
 
 def names_resolve(machine: Machine) -> bool:
@@ -141,13 +147,3 @@ def with_names(known: str, names: list[str]) -> str:
             kept.append(" ".join([address, *others]))
     wanted = [*kept, *(f"{_HERE} {name}" for name in missing)]
     return known if wanted == known.splitlines() else "".join(f"{line}\n" for line in wanted)
-
-
-def _replace_hosts(table: Path) -> None:
-    """Mount `table` on /etc/hosts, in a mount namespace of this thread's own, where the kernel allows it."""
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    # Mounts made outside still appear here; those made here do not appear outside.
-    if libc.unshare(_NEW_MOUNTS) == 0 and libc.mount(None, b"/", None, ctypes.c_ulong(_REC | _SLAVE), None) == 0:
-        libc.mount(os.fsencode(table), os.fsencode(_HOSTS), None, ctypes.c_ulong(_BIND), None)

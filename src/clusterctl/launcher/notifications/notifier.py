@@ -159,7 +159,23 @@ class Notifier:
             due = {name: path for name in channels if (path := next_try(record.run.notified, f"{one.name}.{name}"))}
             if one.event not in wanted.events or not due:
                 continue
-            message = self._message(status, one)
+            cause = ""
+            if one.event is RunEvent.STALLED:
+                cause = _stall(status, one.attempt)
+            elif one.event is not RunEvent.FINISHED:
+                found = diagnose_status(status, self.slurm_of)
+                of_attempt = (finding for finding in found.history if finding.attempt == one.attempt)
+                cause = str(found.headline if one.event is RunEvent.FAILED else next(of_attempt, ""))
+            secrets = secrets_of(record.job, record.cluster, self.environment).having(dict(self.environment))
+            message = Message(
+                event=one.event,
+                run=record.run.id,
+                job=record.job.name,
+                attempt=one.attempt,
+                cause=secrets.hide(cause),
+                seconds=status.ran(time.time()),
+                best=best_value(record.run, status.metrics),
+            )
             for name, path in due.items():
                 if self.clock() + SECONDS > self.deadline:
                     return
@@ -181,25 +197,6 @@ class Notifier:
             delivery = to_command(wanted.command, message.text, {**self.environment, **variables}, WAIT_SECONDS)
         note(path, delivery)
         return delivery
-
-    def _message(self, status: Status, one: Happened) -> Message:
-        record, cause = status.record, ""
-        if one.event is RunEvent.STALLED:
-            cause = _stall(status, one.attempt)
-        elif one.event is not RunEvent.FINISHED:
-            found = diagnose_status(status, self.slurm_of)
-            of_attempt = (finding for finding in found.history if finding.attempt == one.attempt)
-            cause = str(found.headline if one.event is RunEvent.FAILED else next(of_attempt, ""))
-        secrets = secrets_of(record.job, record.cluster, self.environment).having(dict(self.environment))
-        return Message(
-            event=one.event,
-            run=record.run.id,
-            job=record.job.name,
-            attempt=one.attempt,
-            cause=secrets.hide(cause),
-            seconds=status.ran(time.time()),
-            best=best_value(record.run, status.metrics),
-        )
 
 
 def _stall(status: Status, number: int) -> str:

@@ -117,7 +117,17 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
             wanted -= 1  # the last line has no newline
         if wanted == 0:
             return size
-        for begin, end in reversed(_extents(file.fileno(), size)):
+        descriptor = file.fileno()
+        written: list[tuple[int, int]] = []  # the start and end of each part of the file that is not a hole
+        at = 0
+        while len(written) < _MOST_EXTENTS and (at := _next_data(descriptor, at)) < size:
+            start = at
+            try:
+                at = os.lseek(descriptor, start, os.SEEK_HOLE)
+            except OSError:
+                at = size
+            written.append((start, at))
+        for begin, end in reversed(written if at >= size else [(0, size)]):
             position = end
             while position > begin:
                 start = max(begin, position - block_bytes)
@@ -161,20 +171,6 @@ def _place(path: Path, find: Callable[[IO[bytes]], int]) -> int:
         return read_regular(path, find)
     except OSError:
         return 0
-
-
-def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """The start and end of each written part of a file, in order."""
-    found: list[tuple[int, int]] = []
-    begin = 0
-    while len(found) < _MOST_EXTENTS and (begin := _next_data(descriptor, begin)) < size:
-        try:
-            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError:
-            end = size
-        found.append((begin, end))
-        begin = end
-    return found if begin >= size else [(0, size)]
 
 
 def _next_data(descriptor: int, offset: int) -> int:
@@ -293,9 +289,27 @@ class GrowingRecords:
             self._size = end = found.st_size
             if end < self._offset or found.st_ino != self._inode:  # compacted: rewritten and renamed
                 self._offset, self._inode = 0, found.st_ino
-            if end - self._offset > self._most:
-                yield from self._sample(file, end)
-            yield from self._rest(file)
+            if end - self._offset > self._most:  # too much to read: blocks spread evenly over it, and the last one
+                self.sampled = True
+                first, last = self._offset, end - self._block
+                count = self._most_records or self._most // self._block
+                for number in range(count - 1):
+                    lines = _read_at(file, first + number * (last - first) // (count - 1), self._block).split(b"\n")
+                    whole = lines[:-1] if number == 0 else lines[1:-1]
+                    yield from records_in(whole if self._most_records is None else whole[:1])
+                block = _read_at(file, last, self._block)
+                if self._most_records is None:
+                    self._offset = last + block.find(b"\n") + 1
+                else:  # from the last complete line on
+                    self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
+            torn = b""
+            while block := _read_at(file, self._offset + len(torn), _BLOCK_BYTES):
+                seen = torn + block
+                *lines, torn = seen.split(b"\n")
+                if len(torn) > _LONGEST_LINE_BYTES:
+                    torn = b""  # not a record of ours; nor is the rest of the line
+                self._offset += len(seen) - len(torn)
+                yield from records_in(lines)
 
     def changed(self) -> bool:
         """Whether the file seems to have changed since it was last read; NFS may report it half a minute late."""
@@ -304,30 +318,6 @@ class GrowingRecords:
         except OSError:
             return False
         return (found.st_ino, found.st_size) != (self._inode, self._size)
-
-    def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
-        self.sampled = True
-        first, last = self._offset, end - self._block
-        count = self._most_records or self._most // self._block
-        for number in range(count - 1):
-            lines = _read_at(file, first + number * (last - first) // (count - 1), self._block).split(b"\n")
-            whole = lines[:-1] if number == 0 else lines[1:-1]
-            yield from records_in(whole if self._most_records is None else whole[:1])
-        block = _read_at(file, last, self._block)
-        if self._most_records is None:
-            self._offset = last + block.find(b"\n") + 1
-        else:  # from the last complete line on
-            self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
-
-    def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
-        torn = b""
-        while block := _read_at(file, self._offset + len(torn), _BLOCK_BYTES):
-            seen = torn + block
-            *lines, torn = seen.split(b"\n")
-            if len(torn) > _LONGEST_LINE_BYTES:
-                torn = b""  # not a record of ours; nor is the rest of the line
-            self._offset += len(seen) - len(torn)
-            yield from records_in(lines)
 
 
 def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:

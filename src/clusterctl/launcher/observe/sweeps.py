@@ -65,7 +65,9 @@ def values_of(settings: Iterable[str]) -> dict[str, str]:
 def read_sweep(sweep: SweepDir) -> SweepRecord:
     """The record of `sweep`. Raises ConfigError if sweep.json is missing or damaged."""
     fields = read_fields(sweep.sweep_json)
-    array = _indices(fields.text("array"))
+    array: tuple[int, ...] = ()
+    with suppress(ValueError):  # not an array, or damaged
+        array = tuple(numbers_in(fields.text("array")))
     runs = [[]] * len(array) if array else fields.content.get("runs")
     created = fields.moment("created")
     rows = runs if isinstance(runs, list) else []
@@ -75,12 +77,6 @@ def read_sweep(sweep: SweepDir) -> SweepRecord:
         raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs can still be named: {sweep.id}.0")
     settings = tuple(map(tuple, rows))
     return SweepRecord(sweep, created, settings, fields.texts("program"), fields.whole("at_once"), array)
-
-
-def _indices(indices: str) -> tuple[int, ...]:
-    with suppress(ValueError):  # not an array, or damaged
-        return tuple(numbers_in(indices))
-    return ()
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:

@@ -158,7 +158,14 @@ class AttemptTimeline:
                     self._entered.add(state)
                     self._add(time, 0, str(state))
                 if len(self.spans) > _MOST_SPANS:
-                    self.spans = _halved(self.spans)
+                    # Merge pairs of neighbours under the name of the longer one, except for the unfinished last span.
+                    *past, last = self.spans
+                    merged = []
+                    for index in range(0, len(past), 2):
+                        first, *second = past[index : index + 2]
+                        longer = max([first, *second], key=lambda span: (span.end or span.start) - span.start)
+                        merged.append(Span(longer.state, first.start, (second or [first])[0].end))
+                    self.spans = [*merged, last]
             case Raised(type=type_, message=message):
                 text = f"{type_ or 'error'}: {message[:300]}"
                 self._add_error(time, rank, text, pattern(text))
@@ -191,14 +198,3 @@ class AttemptTimeline:
         whose = self._whose.setdefault(kind, set())
         whose.add(rank)
         self._bad[kind] = first._replace(ranks=len(whose))
-
-
-def _halved(spans: list[Span]) -> list[Span]:
-    """Merge pairs of neighbours under the name of the longer one, except for the unfinished last span."""
-    *past, last = spans
-    merged = []
-    for index in range(0, len(past), 2):
-        first, *second = past[index : index + 2]
-        longer = max([first, *second], key=lambda span: (span.end or span.start) - span.start)
-        merged.append(Span(longer.state, first.start, (second or [first])[0].end))
-    return [*merged, last]

@@ -46,7 +46,15 @@ class Package(NamedTuple):
 def package() -> Package:
     """The archive of the running clusterctl. Raises HostError if a dependency cannot be included."""
     kept = make_private(cache_folder() / "remote")
-    stamp = _stamp()
+    # This digest changes when the package or its environment does.
+    seen = hashlib.sha256(sys.version.encode())
+    for name, path in _own_files():
+        status = path.stat()
+        seen.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    for folder in sys.path:
+        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):  # noqa: PTH112
+            seen.update(f"{folder}\0{os.stat(folder).st_mtime_ns}\n".encode())  # noqa: PTH116
+    stamp = seen.hexdigest()
     note = kept / "package.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         known = json.loads(note.read_text())
@@ -59,18 +67,6 @@ def package() -> Package:
         if old != made.path:
             old.unlink(missing_ok=True)
     return made
-
-
-def _stamp() -> str:
-    """A digest that changes when this package or its environment does."""
-    seen = hashlib.sha256(sys.version.encode())
-    for name, path in _own_files():
-        status = path.stat()
-        seen.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    for folder in sys.path:
-        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):  # noqa: PTH112
-            seen.update(f"{folder}\0{os.stat(folder).st_mtime_ns}\n".encode())  # noqa: PTH116
-    return seen.hexdigest()
 
 
 def _make(folder: Path) -> Package:

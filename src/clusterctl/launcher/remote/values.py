@@ -162,7 +162,12 @@ def _read(value: Any, hint: Any, adopt: Callable[[Any], Any], depth: int) -> Any
     if origin is typing.Annotated:
         return read(value, arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return _one_of(value, arguments, read)
+        for hint in arguments:
+            try:
+                return read(value, hint)
+            except _INVALID as error:
+                problem = error
+        raise problem
     if hint in (Any, object):
         return _read_any(value, read)
     if origin in _SIMPLE:
@@ -182,15 +187,6 @@ def _read(value: Any, hint: Any, adopt: Callable[[Any], Any], depth: int) -> Any
     if isinstance(hint, type):
         return _read_object(value, hint, read, adopt)
     raise TypeError(f"no value of the type {hint} is sent")
-
-
-def _one_of(value: Any, hints: tuple[Any, ...], read: Callable[[Any, Any], Any]) -> Any:
-    for hint in hints:
-        try:
-            return read(value, hint)
-        except _INVALID as error:
-            problem = error
-    raise problem
 
 
 def _read_any(value: Any, read: Callable[[Any, Any], Any]) -> Any:

@@ -112,7 +112,10 @@ def run_installer(
     code, last = follow(words, output, variables)
     if code == 0:
         return
-    said = _words(last) or f"exit code {code}"
+    cleaned = [re.sub(r"^[\s×╰│├─▶]+", "", plain(line)).strip() for line in last]
+    kept = [line for line in cleaned if line and not _MINOR.match(line)]
+    text = without_credentials(" ".join(re.sub(r"^(?i:error):\s*", "", line) for line in kept))
+    said = (text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ...") or f"exit code {code}"
     what = f"environment: {name} refuses {wanted.file}: {said}" if wanted else f"environment: {name}: {said}"
     again = "uv lock"
     if wanted and not wanted.complete:
@@ -121,14 +124,6 @@ def run_installer(
     if re.search(r"(?i)no space left|disk quota", said):
         hint = "see: df -h"
     raise ConfigError(what, hint)
-
-
-def _words(lines: Sequence[str]) -> str:
-    """What an installer printed as its reason, on one line."""
-    cleaned = [re.sub(r"^[\s×╰│├─▶]+", "", plain(line)).strip() for line in lines]
-    kept = [line for line in cleaned if line and not _MINOR.match(line)]
-    text = without_credentials(" ".join(re.sub(r"^(?i:error):\s*", "", line) for line in kept))
-    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} ..."
 
 
 def silent(_: str) -> None:
@@ -211,7 +206,12 @@ def build(environment: Environment, runs: Path, progress: ProgressListener = SIL
     hint = "choose a folder of your own for `environments` in the cluster file"
     try:
         make_private(root, hint)
-        _note_user(root, runs)
+        # `clean` looks there before it removes an environment.
+        link = make_private(root / USERS) / hashlib.sha256(os.fsencode(runs)).hexdigest()[:20]
+        if not link.is_symlink():
+            aside = link.with_name(f".{link.name}.{os.urandom(4).hex()}")
+            aside.symlink_to(runs)
+            aside.rename(link)
         if environment.is_built:
             require_own(environment.folder, hint)
             os.utime(environment.folder)  # recent ones are kept although no run refers to them yet (api/clean.py)
@@ -224,15 +224,6 @@ def build(environment: Environment, runs: Path, progress: ProgressListener = SIL
     except OSError as error:
         message = f"environment: cannot build {environment.lock.name} in {root}: {reason(error)}"
         raise ConfigError(message, "is the disk full? see: df -h") from error
-
-
-def _note_user(root: Path, runs: Path) -> None:
-    """Note that runs in `runs` may refer to environments in `root`: `clean` looks there before it removes one."""
-    link = make_private(root / USERS) / hashlib.sha256(os.fsencode(runs)).hexdigest()[:20]
-    if not link.is_symlink():
-        aside = link.with_name(f".{link.name}.{os.urandom(4).hex()}")
-        aside.symlink_to(runs)
-        aside.rename(link)
 
 
 def _build(environment: Environment, building: Path, progress: ProgressListener) -> None:

@@ -6,7 +6,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.script_resolution import inherited
@@ -109,7 +109,19 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
             variables, path = own_environment(batch.own, environment), batch.own.run.script
             folder = batch.own.script.folder if batch.own.script else None
         with open_own(batch.runs, path) as file:
-            answer = _answer(words, variables, maybe, file, folder)
+            try:
+                done = subprocess.run(
+                    words,
+                    env=variables,
+                    stdin=file,
+                    capture_output=True,
+                    timeout=TIMEOUT_SECONDS,
+                    check=False,
+                    cwd=folder,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
+        answer = _answer(done, maybe)
         answers.append(f"Submitted batch job {answer}" if batch.own else answer)  # it was asked for the ID alone
         return answers[0]
 
@@ -126,14 +138,8 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
         raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
 
-def _answer(argv: list[str], environment: Mapping[str, str], maybe: str, script: IO[bytes], folder: Path | None) -> str:
-    """sbatch's output for `script`. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
-    try:
-        done = subprocess.run(
-            argv, env=environment, stdin=script, capture_output=True, timeout=TIMEOUT_SECONDS, check=False, cwd=folder
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
+def _answer(done: subprocess.CompletedProcess[bytes], maybe: str) -> str:
+    """What sbatch printed. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
     code = done.returncode
     try:
         answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"

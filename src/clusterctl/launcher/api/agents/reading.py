@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.shared.spec.keys import Difference
 
 _MOST_RUNS = 500
 _MOST_LINES = 5000  # of logs in one answer
@@ -238,9 +237,12 @@ def diff(
     own = [f"{json.dumps(one)}\n" for one in record["results"] if one not in results]
     lines = (line for one in (found.line_differences() if code else ()) for line in one.lines or ())
     text, cut = _lines(lines)
+    rows = (
+        (one.key, (HIDDEN, HIDDEN) if _is_variable(one.key) else (one.first, one.second)) for one in found.configuration
+    )
     return {
         "runs": record["runs"],
-        "configuration": _without_environment(found.configuration),
+        "configuration": [{"key": key, "first": first, "second": second} for key, (first, second) in rows],
         "code": [] if record["code"] is None else record["code"],
         "versions": record["versions"],
         "image": record["image"],
@@ -447,8 +449,3 @@ def _lines(lines: Iterable[str]) -> tuple[str, dict[str, Any]]:
 
 def _is_variable(key: str) -> bool:
     return key.removeprefix("cluster.").startswith("env.")
-
-
-def _without_environment(found: Iterable[Difference]) -> list[dict[str, Any]]:
-    rows = ((one.key, (HIDDEN, HIDDEN) if _is_variable(one.key) else (one.first, one.second)) for one in found)
-    return [{"key": key, "first": first, "second": second} for key, (first, second) in rows]

@@ -33,13 +33,18 @@ _KNOWN: dict[str, Callable[..., Any]] = {}
 
 
 def operation(
-    *, changes: bool = False, waits: bool = False, takes_job: bool = False, restarts: bool = False
+    *,
+    changes: bool = False,
+    waits: bool = False,
+    takes_job: bool = False,
+    restarts: bool = False,
+    choose: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorates an operation to be called on the machine of its `cluster`, or of the run it is a method of or gets.
 
     An operation that `changes` something is executed only once, even if the connection breaks; one that `waits` keeps
     waiting. With `takes_job` the job file and code of its first argument are sent along; one that `restarts` a run may
-    get its secret variables.
+    get its secret variables. With `choose`, `cluster` may name several, "a,b": it gets the arguments and returns one.
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -49,10 +54,11 @@ def operation(
 
         @functools.wraps(function)
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            if client_data():
-                return function(*arguments, **named)
-            given = {**dict(zip(names, arguments, strict=False)), **named}
-            place = _place(given, has_cluster="cluster" in names)
+            given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
+            if choose and "," in str(given.get("cluster") or ""):
+                again: Callable[..., Result] = called
+                return again(**{**given, "cluster": choose(given)})
+            place = None if client_data() else _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
             from clusterctl.launcher.api.remote.request import payload_of_restart

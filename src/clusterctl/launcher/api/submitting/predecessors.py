@@ -23,7 +23,7 @@ from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SweepDir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -105,23 +105,20 @@ class Predecessors:
             lists += [":".join([_OF_SLURM[condition], *numbers])] if numbers else []
         return [f"--dependency={','.join(lists)}", "--kill-on-invalid-dep=yes"] if lists else []
 
-    def submitted(self, sbatch: Callable[[list[str]], str], asked: list[str]) -> str:
-        """Call `sbatch` with the options `asked`; raises what it raises.
+    def options_instead(self, asked: Sequence[str], refused: SlurmRefused) -> list[str]:
+        """`options` once more, after sbatch has `refused` the options `asked`: a run may have ended before the call.
 
-        A run may end before sbatch is called: if Slurm refuses the dependencies, they are determined once more.
+        Raises `refused` unless its dependencies were the reason and have changed.
         """
+        if not self.all or "dependency" not in refused.words.lower():
+            raise refused
         try:
-            return sbatch(asked)
-        except SlurmRefused as refused:
-            if not self.all or "dependency" not in refused.words.lower():
-                raise
-            try:
-                now = self.options()
-            except ClusterctlError as error:
-                raise SlurmRefused("sbatch refused the job", error.message, error.hint) from refused
-            if now == asked:
-                raise
-            return sbatch(now)
+            now = self.options()
+        except ClusterctlError as error:
+            raise SlurmRefused("sbatch refused the job", error.message, error.hint) from refused
+        if now == [*asked]:
+            raise refused
+        return now
 
     def _jobs_of(self, one: Predecessor, statuses: Sequence[Status], silence: str) -> list[str]:
         """The IDs of the jobs of a run or a sweep to wait for; empty if the condition is met."""
@@ -139,7 +136,20 @@ class Predecessors:
             for status in statuses
             if standing(one.condition, status) is Standing.OPEN
         ]
-        return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
+        # Array IDs in place of their elements keep the list short for sbatch, but not where an element goes on in
+        # another job or was resumed in another array: such an array can never finish.
+        sweep = SweepDir.of(self.runs, one.run)
+        known = {status.job_id for status in statuses if not status.successor}
+        whole = set()
+        for array in sweep.arrays():
+            number = read_submission(array).job_id
+            indices = indices_of(array)
+            if number and indices and known.issuperset(element_id(number, index) for index in indices):
+                whole.add(number)
+        numbers = (job.partition("_")[0] for job in jobs)
+        return list(
+            dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True))
+        )
 
     def _job_of(self, status: Status, condition: Condition) -> str:
         """The job ID of a run that has not ended, for its end the last one. Raises UsageError if it has none."""
@@ -171,20 +181,3 @@ def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, clus
         for name in (meant(runs, name) for name in names)
     )
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
-
-
-def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
-    """`jobs` with array IDs in place of their elements, which keeps sbatch's list short for large sweeps.
-
-    Except arrays with elements that go on in other jobs, or have since been resumed in another array: they can never
-    finish.
-    """
-    known = {status.job_id for status in statuses if not status.successor}
-    whole = set()
-    for array in sweep.arrays():
-        number = read_submission(array).job_id
-        indices = indices_of(array)
-        if number and indices and known.issuperset(element_id(number, index) for index in indices):
-            whole.add(number)
-    numbers = (job.partition("_")[0] for job in jobs)
-    return list(dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True)))

@@ -6,14 +6,12 @@ named, not pickled: a task imports it from the run's copy of the code, and its r
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run, Runs
@@ -51,29 +49,14 @@ if TYPE_CHECKING:
     Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
 
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+def _the_first(given: Mapping[str, Any]) -> str:
+    """The one of several clusters that starts the job first."""
+    from clusterctl.launcher.api.several_clusters import choose
+
+    return choose(given)
 
 
-def _to_the_first(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a submission: if its `cluster` names several, "a,b", the one that starts the job first gets it."""
-    names = [*inspect.signature(function).parameters]
-
-    @functools.wraps(function)
-    def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
-        if "," not in str(given.get("cluster") or ""):
-            return function(*arguments, **named)
-        from clusterctl.launcher.api.several_clusters import choose
-
-        chosen: Callable[..., Result] = function
-        return chosen(**{**given, "cluster": choose(given)})
-
-    return called
-
-
-@_to_the_first
-@operation(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True, choose=_the_first)
 def submit(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -122,8 +105,7 @@ def submit(
     return _run(send(submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)))
 
 
-@_to_the_first
-@operation(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True, choose=_the_first)
 def submit_stages(
     job: str | os.PathLike[str],
     cluster: str | None = None,
@@ -189,8 +171,7 @@ def submit_stages(
     return Runs(_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True))
 
 
-@_to_the_first
-@operation(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True, choose=_the_first)
 def sweep(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -302,7 +283,13 @@ def submit_function(
         raise UsageError("overrides: code: a function comes from the current folder", "leave it out, or change there")
     name, given = _name_of(function, Path.cwd()), dict(kwargs or {})
     for label, value in [*((f"args[{place}]", one) for place, one in enumerate(args)), *given.items()]:
-        _require_json(label, value)
+        try:
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            hint = "pass numbers, texts, lists, dicts with texts as keys, or the path of a file"
+            raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
     words = json.dumps({"args": args, "kwargs": given})
     if len(words) > _MOST_BYTES:
         hint = "write the data to a file, and pass its path"
@@ -335,17 +322,6 @@ def _name_of(function: Callable[..., Any], root: Path) -> str:
     if found is not function:
         raise UsageError(f"{module}.{name} is another object", "pass the function by the name that it has there")
     return f"{module}:{name}"
-
-
-def _require_json(label: str, value: Any) -> None:
-    """Raise UsageError unless `value` is the same after a journey as JSON."""
-    try:
-        same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
-        same = False
-    if not same:
-        hint = "pass numbers, texts, lists, dicts with texts as keys, or the path of a file"
-        raise UsageError(f"{label} cannot be passed as JSON: {type(value).__name__}", hint)
 
 
 def advice_on(run: Run) -> str:

@@ -301,19 +301,26 @@ class Submission:
 
     def _sbatch(self, batch: BatchJob, waiting: Sequence[str], previous: Sequence[str] = ()) -> str:
         command = [self.slurm.path_of("sbatch"), *(["--hold"] if self.hold else [])]
-
-        def call(options: Sequence[str]) -> str:
-            words = [*options]
-            if previous:  # sbatch takes one option for everything that the job waits for
-                prefix = "--dependency="
-                lists = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
-                others = [word for word in words if not word.startswith(prefix)]
-                words = [prefix + ",".join([*lists, ":".join(["afterany", *previous])]), *others]
-            return call_sbatch(batch, [*command, *words], self.slurm.environment)
-
-        job = self.predecessors.submitted(call, [*waiting]) if self.predecessors else call(waiting)
+        try:
+            job = call_sbatch(batch, [*command, *_waiting_for(waiting, previous)], self.slurm.environment)
+        except SlurmRefused as refused:
+            if not self.predecessors:
+                raise
+            # One of them may have ended in the meantime.
+            waiting = self.predecessors.options_instead(waiting, refused)
+            job = call_sbatch(batch, [*command, *_waiting_for(waiting, previous)], self.slurm.environment)
         self.jobs.append(job)
         return job
+
+
+def _waiting_for(options: Sequence[str], previous: Sequence[str]) -> list[str]:
+    """`options` for sbatch, and to wait for the jobs `previous`: it takes one option for all that a job waits for."""
+    if not previous:
+        return [*options]
+    prefix = "--dependency="
+    lists = [word.removeprefix(prefix) for word in options if word.startswith(prefix)]
+    others = [word for word in options if not word.startswith(prefix)]
+    return [prefix + ",".join([*lists, ":".join(["afterany", *previous])]), *others]
 
 
 def rules_of(resolved: Resolved) -> Rules | None:
