@@ -46,7 +46,8 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
     "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
-_LEAST_HEIGHT = 4  # of a table: the header, a run, its note, and how many more there are
+_LEAST_HEIGHT = 5  # of a table: the header, a run's name, its facts, its note, and how many more there are
+_LEAST_NAMES = 28  # of the column: a short job's id
 _BAR = 6  # a bar of the progress is as important
 _USEFUL_NOTE = 48  # a shorter column would lose the cause: notes below their runs have the whole width
 LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
@@ -133,22 +134,27 @@ class RunsTable:
         if width is not None:
             columns, without_note = _made_to_fit(columns, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
+        names = [text if _width(text) > widths["RUN"] else "" for text in cells["RUN"]]  # on lines of their own
+        cells["RUN"] = ["" if name else text for name, text in zip(names, cells["RUN"], strict=True)]
         if height is not None:
-            shown = shown[: _rows_within(height - 1, below, len(rows))]
+            heights = [1 + bool(name) + bool(text) for name, text in zip(names, below, strict=True)]
+            shown = shown[: _rows_within(height - 1, heights, len(rows))]
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STATE")
-        for row, of_row, note_below in zip(shown, texts, below, strict=False):  # `shown` may have become shorter
+        for row, of_row, name, note_below in zip(shown, texts, names, below, strict=False):  # `shown` may be shorter
             state = of_row[place].rstrip()
             blank = of_row[place][len(state) :]
             before = Segment("  ".join([*of_row[:place], ""]))
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
+            if name:
+                self._lines.append([Segment(name)])
             self._lines.append([before, Segment(state, Style.parse(state_style(row.state))), after])
             if note_below:
                 self._lines.append([Segment(note_below)])
         if left_out := len(rows) - len(shown):
             self._lines.append([Segment(f"and {left_out + listing.more} more", Style(dim=True))])
-        if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+        if width is not None:
             self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
 
     @property
@@ -203,37 +209,48 @@ def _end(attempt: AttemptEvidence) -> str:
 def _made_to_fit(
     columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int
 ) -> tuple[list[str], list[str]]:
-    """The columns that fit into `width`, the least important left out, and the notes that belong below their runs.
+    """The columns that fit into `width`, the most important first, and the notes that belong below their runs.
 
-    A note says why a run failed or waits. If the most important columns leave too little room for it, it is no column.
-    A long note is cut, and bars become numbers.
+    Bars become numbers where they would displace a more important column. A note says why a run failed or waits: if
+    those columns leave too little room for it, it is no column. If a long name would displace one, the column of names
+    is narrower, and the name has a line of its own. A long note is cut.
     """
 
-    def beyond() -> int:
-        return sum(widths[column] + _GAP for column in columns) - _GAP - width
+    def room(chosen: Iterable[str]) -> int:
+        return width + _GAP - sum(widths[column] + _GAP for column in chosen)
 
-    columns, whole, below = [*columns], widths["NOTE"], []
-    widths["NOTE"] = min(whole, _USEFUL_NOTE)
-    while beyond() > 0 and _importance(least := max(columns, key=_importance)) >= _BAR:
-        columns.remove(least)
-    if beyond() > 0 and widths["PROGRESS"] > len("PROGRESS"):
-        cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
+    by_importance = sorted(columns, key=_importance)
+    first = [column for column in by_importance if _importance(column) < _BAR]
+    note, bars, below = widths["NOTE"], cells["PROGRESS"], []
+    widths["NOTE"] = min(note, _USEFUL_NOTE)
+    bar_width = widths["PROGRESS"]
+    if bar_width > len("PROGRESS"):
+        cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in bars]
         widths["PROGRESS"] = len("PROGRESS")
-    if beyond() > 0 and "NOTE" in columns:
-        columns.remove("NOTE")
+    if room(first) < 0 and "NOTE" in first:
+        first.remove("NOTE")
         below = cells["NOTE"]
-    while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
-        columns.remove(least)
-    if "NOTE" in columns:
-        widths["NOTE"] = min(whole, widths["NOTE"] - beyond())
+    if room(first) < 0:
+        longest = max(_LEAST_NAMES, width * 2 // 5)
+        short = [wide for name in cells["RUN"] if (wide := _width(name)) <= longest]
+        widths["RUN"] = max([len("RUN"), *short])
+    kept: list[str] = []
+    for column in first:
+        kept += [column] if not _importance(column) or room([*kept, column]) >= 0 else []
+    if "PROGRESS" in kept and room(kept) >= bar_width - widths["PROGRESS"]:
+        cells["PROGRESS"], widths["PROGRESS"] = bars, bar_width
+    for column in by_importance:
+        kept += [column] if _importance(column) >= _BAR and room([*kept, column]) >= 0 else []
+    if "NOTE" in kept:
+        widths["NOTE"] = min(note, widths["NOTE"] + room(kept))
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
-    return columns, below
+    return [column for column in columns if column in kept], below
 
 
-def _rows_within(lines: int, below: Sequence[str], rows: int) -> int:
-    """How many of `rows` fit into `lines`, with their notes and a last line for those left out."""
-    ends = [*accumulate(1 + bool(text) for text in below)]
-    if len(below) == rows and (not ends or ends[-1] <= lines):
+def _rows_within(lines: int, heights: Sequence[int], rows: int) -> int:
+    """How many of `rows` fit into `lines`, with a last line for those left out; `heights` are those of the first."""
+    ends = [*accumulate(heights)]
+    if len(heights) == rows and (not ends or ends[-1] <= lines):
         return rows
     return sum(end < lines for end in ends)
 
