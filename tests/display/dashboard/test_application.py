@@ -189,8 +189,8 @@ def test_a_sweep_is_one_row_and_its_page_shows_each_runs_settings(serve: Serve, 
     make_sweep(fabricate, [["train.lr=0.25"], ["train.lr=0.5"], ["train.seed=3"]])
     server = serve()
     text = server.page("/")
-    assert text.count("<tr>") == 2
-    assert "sweep of 3 runs" in text
+    assert (text.count("<tr"), text.count('class="noted"'), text.count('class="note"')) == (3, 1, 1)
+    assert ">3 runs</td>" in text
     assert "3 finished" in text
     assert server.page("/?state=finished").count("<tr>") == 4
     assert "no matching runs" in server.page("/?state=failed")

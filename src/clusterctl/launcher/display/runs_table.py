@@ -16,6 +16,7 @@ from rich.text import Text
 
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
+from clusterctl.launcher.display.terminal import wrapped
 from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.ended_runs import Row
 from clusterctl.launcher.observe.measurements import progress
@@ -46,7 +47,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
     "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
-_LEAST_HEIGHT = 5  # of a table: the header, a run's name, its facts, its note, and how many more there are
+_LEAST_HEIGHT = 4  # of a table: the header, a run, its note, and how many more there are
 _LEAST_NAMES = 28  # of the column: a short job's id
 _BAR = 6  # a bar of the progress is as important
 _USEFUL_NOTE = 48  # a shorter column would lose the cause: notes below their runs have the whole width
@@ -56,7 +57,7 @@ LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
     """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width."""
     if listing.head:
-        console.print(Text(listing.head), soft_wrap=True)
+        console.print(Text(listing.head))
     console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
 
 
@@ -78,7 +79,7 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
         for one in listings:
             problems = _problems(one)
             head = [totals(one), *one.head.splitlines()]
-            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in head]
+            above = [Text(part) for line in head for part in wrapped(line, console.width)]
             height = max(_LEAST_HEIGHT, console.height - len(problems) - len(above) - 1)
             table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
             live.update(Group(*above, table, *problems), refresh=True)
@@ -125,6 +126,7 @@ class RunsTable:
         rows, now = listing.rows, listing.as_of
         shown = rows if height is None else rows[: height - 1]
         first, *others = _IMPORTANCE
+        others = [column for column in others if column not in listing.varied]
         columns = [first, *listing.varied, *others, *(["ON"] if width is None else [])]
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
@@ -132,7 +134,8 @@ class RunsTable:
         columns = [column for column in columns if any(cells[column])]
         below = [""] * len(shown)
         if width is not None:
-            columns, without_note = _made_to_fit(columns, cells, widths, width)
+            importance = _IMPORTANCE | dict.fromkeys(listing.varied, 1)  # almost as important as the run and its state
+            columns, without_note = _made_to_fit(columns, importance, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
         names = [text if _width(text) > widths["RUN"] else "" for text in cells["RUN"]]  # on lines of their own
         cells["RUN"] = ["" if name else text for name, text in zip(names, cells["RUN"], strict=True)]
@@ -207,7 +210,7 @@ def _end(attempt: AttemptEvidence) -> str:
 
 
 def _made_to_fit(
-    columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int
+    columns: list[str], importance: Mapping[str, int], cells: dict[str, list[str]], widths: dict[str, int], width: int
 ) -> tuple[list[str], list[str]]:
     """The columns that fit into `width`, the most important first, and the notes that belong below their runs.
 
@@ -219,8 +222,8 @@ def _made_to_fit(
     def room(chosen: Iterable[str]) -> int:
         return width + _GAP - sum(widths[column] + _GAP for column in chosen)
 
-    by_importance = sorted(columns, key=_importance)
-    first = [column for column in by_importance if _importance(column) < _BAR]
+    by_importance = sorted(columns, key=importance.__getitem__)
+    first = [column for column in by_importance if importance[column] < _BAR]
     note, bars, below = widths["NOTE"], cells["PROGRESS"], []
     widths["NOTE"] = min(note, _USEFUL_NOTE)
     bar_width = widths["PROGRESS"]
@@ -236,11 +239,11 @@ def _made_to_fit(
         widths["RUN"] = max([len("RUN"), *short])
     kept: list[str] = []
     for column in first:
-        kept += [column] if not _importance(column) or room([*kept, column]) >= 0 else []
+        kept += [column] if not importance[column] or room([*kept, column]) >= 0 else []
     if "PROGRESS" in kept and room(kept) >= bar_width - widths["PROGRESS"]:
         cells["PROGRESS"], widths["PROGRESS"] = bars, bar_width
     for column in by_importance:
-        kept += [column] if _importance(column) >= _BAR and room([*kept, column]) >= 0 else []
+        kept += [column] if importance[column] >= _BAR and room([*kept, column]) >= 0 else []
     if "NOTE" in kept:
         widths["NOTE"] = min(note, widths["NOTE"] + room(kept))
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
@@ -257,11 +260,6 @@ def _rows_within(lines: int, heights: Sequence[int], rows: int) -> int:
 
 def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else f"{set_cell_size(text, width - 3).rstrip()}..."
-
-
-def _importance(column: str) -> int:
-    """The settings varied by a sweep are almost as important as the run and its state."""
-    return _IMPORTANCE.get(column, 1)
 
 
 def _aligned(column: str, texts: list[str], width: int) -> list[str]:
@@ -382,11 +380,14 @@ def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -
     if ranks:
         statuses.sort(key=lambda status: places.get(status.record.run, len(places)))
     rows, varied = apart((row_of(status, looked.as_of) for status in statuses), settings)
-    scores = (score_of(ranking[0].status.metrics, split) for split in ("val", "test")) if ranking else ()
-    if ranking and (metric := ranking[0].metric) not in (KNOWN["loss"], *(score[0] for score in scores if score)):
-        varied.append(plain(metric.label))
-        values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
-        rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
+    if ranking:  # the metric that ranks them is as important as the settings
+        metric, metrics = ranking[0].metric, ranking[0].status.metrics
+        shown = {"LOSS": KNOWN["loss"]}
+        shown |= {split.upper(): score[0] for split in ("val", "test") if (score := score_of(metrics, split))}
+        varied.append(next((column for column, one in shown.items() if one == metric), plain(metric.label)))
+        if varied[-1] not in shown:
+            values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
+            rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
     head = headline(summary)
     return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
 

@@ -6,7 +6,6 @@ order: devices, steps, runs, log, events, queue, why, training.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +31,7 @@ from clusterctl.launcher.display.plain import (
     share,
 )
 from clusterctl.launcher.display.runs_table import note, state_style
+from clusterctl.launcher.display.terminal import wrapped
 from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
@@ -355,7 +355,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int, down: int
 def why(selected: Selected, findings: Sequence[str], width: int, height: int, down: int = 0) -> Text:
     """The diagnosis or, until there is one, what the ranks reported; long lines are wrapped."""
     if findings:
-        lines = [Text(part) for line in findings for part in _wrapped(plain(line), width)]
+        lines = [Text(part) for line in findings for part in wrapped(plain(line), width)]
         return fitted(lines, width, height, down)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
@@ -365,13 +365,6 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int, do
     bad.sort(key=lambda event: event.ranks)  # an error on one rank causes errors on many others
     lines += [Text(f"{ranks_text(event.rank, event.ranks)}: {plain(event.text)}", "red") for event in bad]
     return fitted(lines or [Text("no problems reported", "dim")], width, height)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """The parts of a long line below each other, two columns further in than it begins."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    cut = textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
-    return cut if width > 2 * len(indent) and cut else [line]
 
 
 # The training pane: progress and curves.
