@@ -134,6 +134,8 @@ class RunsTable:
         columns = [column for column in columns if any(cells[column])]
         below = [""] * len(shown)
         if width is not None:
+            if not any(text not in ("", "1") for text in cells["TRY"]):
+                columns = [column for column in columns if column != "TRY"]
             importance = _IMPORTANCE | dict.fromkeys(listing.varied, 1)  # almost as important as the run and its state
             columns, without_note = _made_to_fit(columns, importance, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below

@@ -45,23 +45,24 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
-def wrapped(line: str, width: int, *, cuts_words: bool = True) -> list[str]:
-    """The parts of a long line below each other, two columns further in than it begins."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    cut = textwrap.wrap(
-        line, width, subsequent_indent=indent, break_long_words=cuts_words, break_on_hyphens=False
-    )
-    return cut if width > 2 * len(indent) and cut else [line]
+def wrapped(line: str, width: int, *, cuts_words: bool = True, indent: int | None = None) -> list[str]:
+    """The parts of a long line below each other, at `indent`; by default, two columns further in than it begins."""
+    indent = len(line) - len(line.lstrip()) + 2 if indent is None else indent
+    if width <= 2 * indent:
+        return [line]
+    rest = " " * indent
+    parts = textwrap.wrap(line, width, subsequent_indent=rest, break_long_words=cuts_words, break_on_hyphens=False)
+    return parts or [line]
 
 
-def fitted(lines: Iterable[str], file: TextIO) -> Iterator[str]:
+def fitted(lines: Iterable[str], file: TextIO, indent: int | None = None) -> Iterator[str]:
     """`lines` for `file`: a terminal would cut words at its edge, so that sentences are wrapped, but no commands."""
     width = shutil.get_terminal_size().columns if file.isatty() else None
     for line in lines:
         if width is None or line.startswith(_AS_THEY_ARE):
             yield line
         else:
-            yield from wrapped(line, width, cuts_words=False)
+            yield from wrapped(line, width, cuts_words=False, indent=indent)
 
 
 # The last line of a followed run: how long it has run, the time left, and the newest frame of a progress bar.

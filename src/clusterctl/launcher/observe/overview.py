@@ -72,7 +72,7 @@ class Overview:
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
-        """The current state of everything; `selected` is a run id, or None for the newest run at work, else waiting, if any."""
+        """The current state of everything; `selected` is a run id, or None for the newest at work, else waiting."""
         runs, total = (self.runs, len(self.runs)) if self.runs else newest_and_total(self.folder, self.count)
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}

@@ -32,6 +32,7 @@ from clusterctl.launcher.display.plain import (
 )
 from clusterctl.launcher.display.runs_table import note, state_style
 from clusterctl.launcher.display.terminal import wrapped
+from clusterctl.launcher.observe.run_names import submission
 from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
@@ -263,7 +264,7 @@ def steps(history: History, width: int, height: int) -> Text:
     points = history.step_seconds.points()
     if points and room >= 3:
         lines.append(Text("seconds per step, band over ranks", "bold"))
-        lines += chart(points, width, room, "yellow").split("\n")
+        lines += chart(points, width, room, "yellow", floor=0.0).split("\n")
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
@@ -394,7 +395,9 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     status, metrics = selected.status, selected.status.metrics
     scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
-    first = Text.assemble((str(status.state), state_style(status.state)))
+    run = status.record.run.id
+    of_sweep = f".{run.rpartition('.')[2]} " if submission(run) != run else ""  # its row may be that of the sweep
+    first = Text.assemble((of_sweep, "bold"), (str(status.state), state_style(status.state)))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
@@ -425,7 +428,8 @@ def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
         last = titled.curve.last
         title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
         title.truncate(each, overflow="ellipsis")
-        one = Text("\n").join([title, chart(titled.curve.points(), each, max(1, height - 1), style)])
+        curve = chart(titled.curve.points(), each, max(1, height - 1), style, floor=titled.floor)
+        one = Text("\n").join([title, curve])
         drawn = _beside(drawn, one, position * (each + 2) - 2) if position else one
     return drawn
 
