@@ -134,8 +134,6 @@ class RunsTable:
         columns = [column for column in columns if any(cells[column])]
         below = [""] * len(shown)
         if width is not None:
-            if not any(text not in ("", "1") for text in cells["TRY"]):
-                columns = [column for column in columns if column != "TRY"]
             importance = _IMPORTANCE | dict.fromkeys(listing.varied, 1)  # almost as important as the run and its state
             columns, without_note = _made_to_fit(columns, importance, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
@@ -246,6 +244,8 @@ def _made_to_fit(
         cells["PROGRESS"], widths["PROGRESS"] = bars, bar_width
     for column in by_importance:
         kept += [column] if importance[column] >= _BAR and room([*kept, column]) >= 0 else []
+    if len(kept) + bool(below) < len(columns) and "TRY" in kept and {*cells["TRY"]} <= {"", "1"}:
+        kept.remove("TRY")  # first attempts only: no news where room is short
     if "NOTE" in kept:
         widths["NOTE"] = min(note, widths["NOTE"] + room(kept))
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
