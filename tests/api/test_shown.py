@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from typing import get_args
 
 import pytest
 from display.conftest import FINISHED, TRAINING, status
+from rich.console import Console
 from support.made_runs import busy_files, ended, falling, write_sweep
 from support.mistake import Desk, check_plain
 
@@ -107,6 +110,41 @@ def test_a_sweep_and_its_status_are_tables(fabricate: Callable[..., RunDir], tmp
     assert str(sweep) == SWEEP
     assert str(sweep.status()).splitlines()[1] == "best loss: 0.0000 of .0: train.lr=1e-3"
     assert "1e-2" in unescape(sweep._repr_html_() or "")
+
+
+def test_the_metric_that_ranks_a_sweep_is_shown_beside_its_settings(
+    fabricate: Callable[..., RunDir], tmp_path: Path
+) -> None:
+    for place in range(2):
+        fabricate(f"{SWEEP}.{place}", ended(falling(0.5, val_accuracy=0.5 + place / 8, test_accuracy=0.25)))
+    settings = [{"train.lr": rate, "train.hidden_channels": 64 * (rate == "1e-3")} for rate in ("1e-3", "1e-2")]
+    sweep = Sweep(write_sweep(tmp_path / "runs", SWEEP, settings).path)
+    for width in (60, 80, 200):
+        file = io.StringIO()
+        drawer.draw(sweep.status(), Console(file=file, width=width))
+        titles, first, second = file.getvalue().splitlines()[-3:]
+        assert titles.split()[:4] == ["RUN", "lr", "hidden_channels", "VAL"]
+        assert titles.count("VAL") == 1
+        assert (first.split()[3], second.split()[3]) == ("0.6250", "0.5000")
+
+
+def _contrast(one: str, other: str) -> float:
+    """The contrast of two colours such as #0088ff, as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        linear = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_are_legible_in_light_and_dark_notebooks() -> None:
+    shown = "".join(drawer.html(status("cora-20260102-030405-00a1", state)) for state in State)
+    colours = set(re.findall(r"[^-]color: (#[0-9a-f]{6})", shown))
+    assert len(colours) >= 4
+    assert min(_contrast(colour, ground) for colour in colours for ground in ("#ffffff", "#111111")) >= 3.5
 
 
 def test_printing_logs_leaves_their_lines_to_be_read(busy: Run) -> None:

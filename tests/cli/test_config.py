@@ -23,6 +23,35 @@ def test_show_prints_durations_as_typed(capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r'^checkpoint\.every +"10m" +default$', shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_on_a_terminal_one_long_value_does_not_push_all_origins_aside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert cli.run(["config", "show", "cora", "--set", f"note={'x' * 50}"]) == 0
+    rows = [re.split(" {2,}", line) for line in capsys.readouterr().out.splitlines()]
+    assert all(len(row) == 3 for row in rows)
+    key_width, origin_width = (max(len(row[column]) for row in rows) for column in (0, 2))
+    cli.run(["config", "show", "cora", "--set", f"note={'x' * 50}"])
+    for line, (_, value, _) in zip(capsys.readouterr().out.splitlines(), rows, strict=True):
+        assert len(line) <= width or key_width + len(value) + origin_width + 4 > width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_doctor_wraps_its_messages_between_words_below_each_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    cli.run(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    column = next(line.index("3.") for line in lines if line.startswith("OK    python"))
+    rest = [line for line in lines if not re.match("OK|WARN|FAIL", line)]
+    assert all(line[:column].isspace() and not line[column].isspace() for line in rest)
+    assert all(len(line) <= width or len(line.split()) <= 4 for line in lines if "hint: " not in line)
+
+
 def test_keys_have_type_default_and_a_description_below(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["config", "keys"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -33,6 +33,14 @@ def test_a_falling_line_goes_from_the_upper_left_to_the_lower_right() -> None:
     assert first[-1] == "⠀"
 
 
+def test_a_floor_belongs_to_the_scale_so_that_noise_is_not_blown_up() -> None:
+    points = [Point(x, 52 + x % 3, 52 + x % 3, 52 + x % 3) for x in range(40)]
+    first, *_, last = chart(points, 40, 9, floor=0.0).plain.split("\n")
+    assert last.split()[0] == "0.0000"
+    assert {*last[7:]} == {"⠀"}
+    assert {*first[7:]} != {"⠀"}
+
+
 def test_the_scale_names_the_extremes_of_the_band() -> None:
     drawn = chart([Point(0, 1, 2, 3), Point(9, 1, 2, 5)], 40, 4).plain
     assert "5.0000" in drawn

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.launcher.display.terminal import LastLine, frame_of, times_of
+from clusterctl.launcher.display.terminal import LastLine, fitted, frame_of, times_of
 from clusterctl.launcher.observe.logs import Logs, Selection
 from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.record.layout import RunDir
@@ -74,3 +74,20 @@ def test_elapsed_time_and_time_left(statuses: list[Status]) -> None:
     assert times_of(queued, 1_000_000.0) == ""
     assert times_of(training, 1_000_000.0) == "9m55s, about 10m16s left"
     assert times_of(replace(training, attempts=()), 1_000_000.0) == ""
+
+
+@pytest.mark.parametrize("width", range(40, 201, 10))
+def test_sentences_are_wrapped_between_words_and_commands_are_left_to_be_copied(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    cause = "  rank 21 on node2: it did not enter the collective in which the other ranks have waited for it"
+    path = f"cannot read /{'a-long-folder/' * 20}"
+    command = f"next: clusterctl resume cora {'--set train.batch_size=512 ' * 9}"
+    traceback = f"    ValueError: {'a long message ' * 20}"
+    lines = [*fitted([cause, path, "", command, traceback], Terminal())]
+    assert [*fitted([cause, path, "", command, traceback], io.StringIO())] == [cause, path, "", command, traceback]
+    assert lines[-3:] == ["", command, traceback]
+    assert all(len(line) <= width for line in lines[:-2] if "a-long-folder" not in line)
+    assert " ".join(lines[:-3]).split() == f"{cause} {path}".split()
+    assert all(line.startswith("    ") for line in lines[1 : lines.index(next(x for x in lines if "cannot" in x))])

@@ -17,6 +17,7 @@ from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.status import Listing
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -103,6 +104,43 @@ def test_at_any_size_every_run_is_shown_or_counted_and_no_note_is_cut_where_it_w
     assert shown
     notes = [rows[place].cells["NOTE"] for place in shown if "NOTE" in rows[place].cells]
     assert all(any(note in line for line in lines) for note in notes)
+
+
+LONG = "llama-sft-long-context-ablation-7b-20260102-030405-00a1"
+
+
+@pytest.mark.parametrize("width", range(40, 201, 8))
+def test_a_column_is_left_out_only_if_it_does_not_fit_and_no_line_is_too_wide(
+    statuses: list[Status], width: int
+) -> None:
+    long = replace(statuses[1], record=replace(statuses[1].record, run=RunDir(Path("/runs") / LONG)))
+    found = listing([*statuses, long])
+    lines = RunsTable(found, width).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(any(line.startswith(row.run[:width]) for line in lines) for row in found.rows)
+    below = [line for line in lines[1:] if line.startswith("  ") and line[2:3].strip()]
+    alone = [line for line in lines[1:] if line in {row.run for row in found.rows}]
+    used = max(len(line) for line in lines if line not in (*below, *alone))
+    cells = {column: [row.cells.get(column, "") for row in found.rows] for row in found.rows for column in row.cells}
+    left_out = cells.keys() - set(lines[0].split()) - {"NOTE", "ON", "TRY"}
+    for column in left_out:
+        assert used + 2 + max(map(len, (column, *cells[column]))) > width, column
+
+
+def test_a_long_name_displaces_no_column(statuses: list[Status]) -> None:
+    long = replace(statuses[1], record=replace(statuses[1].record, run=RunDir(Path("/runs") / LONG)))
+    without, beside = (RunsTable(listing(rows), 80).plain.splitlines() for rows in ([statuses[1]], [statuses[1], long]))
+    assert beside[0].split() == without[0].split()
+    assert beside[2:4] == [LONG, " " * len(statuses[1].record.run.id) + without[1][len(statuses[1].record.run.id) :]]
+
+
+def test_rows_with_long_names_are_shown_or_counted_at_any_height(statuses: list[Status]) -> None:
+    long = replace(statuses[3], record=replace(statuses[3].record, run=RunDir(Path("/runs") / LONG)))
+    for height in range(5, 14):
+        lines = RunsTable(listing([long] * 4), 60, height).plain.splitlines()
+        assert len(lines) <= height
+        left = int(lines[-1].split()[1]) if lines[-1].startswith("and ") else 0
+        assert lines.count(LONG) + left == 4
 
 
 def test_names_in_wide_characters_keep_the_columns_in_place(statuses: list[Status]) -> None:

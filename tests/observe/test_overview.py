@@ -51,6 +51,16 @@ def test_the_newest_run_is_read_in_detail_unless_another_one_is_selected(fabrica
     assert [status.record.run for status in overview.look().statuses] == [second, first]
 
 
+def test_a_run_at_work_is_selected_before_a_newer_one_that_waits(fabricate, asked) -> None:
+    busy = fabricate("cora-20260101-000000-0000", busy_files())
+    queued = fabricate("cora-20260102-000000-0000", {"submission.json": {"job_id": "1"}})
+    ended = fabricate("cora-20260103-000000-0000", ENDED)
+    overview = Overview(busy.path.parent, slurm_of=lambda cluster: asked)
+    states = {status.record.run: status.state for status in overview.look().statuses}
+    assert (states[queued], states[ended]) == (State.QUEUED, State.FINISHED)
+    assert overview.look().selected.status.record.run == busy
+
+
 def test_runs_that_are_too_old_to_be_read_are_counted_without_looking_at_them(fabricate, asked, monkeypatch) -> None:
     for number in range(5):
         run = fabricate(f"cora-20260101-00000{number}-0000", ENDED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -189,8 +190,8 @@ def test_a_sweep_is_one_row_and_its_page_shows_each_runs_settings(serve: Serve, 
     make_sweep(fabricate, [["train.lr=0.25"], ["train.lr=0.5"], ["train.seed=3"]])
     server = serve()
     text = server.page("/")
-    assert text.count("<tr>") == 2
-    assert "sweep of 3 runs" in text
+    assert (text.count("<tr"), text.count('class="noted"'), text.count('class="note"')) == (3, 1, 1)
+    assert ">3 runs</td>" in text
     assert "3 finished" in text
     assert server.page("/?state=finished").count("<tr>") == 4
     assert "no matching runs" in server.page("/?state=failed")
@@ -260,6 +261,19 @@ def test_the_list_shows_clusters_and_tags_and_a_cancelled_run_is_not_red(serve: 
     assert '<a href="/?q=paper" class="label">paper</a>' in page
     assert page.count('<td class="wide">x</td>') == 2
     assert 'aria-sort="descending"' in serve().page("/?sort=-loss")
+
+
+def test_notes_are_below_their_runs_and_no_column(serve: Serve, fabricate: Fabricate) -> None:
+    named_runs(fabricate)
+    page = serve().page("/")
+    rows = re.findall(r"<tr[^>]*>.*?</tr>", page)
+    assert not [row for row in rows if "<th" in row and "note" in row]
+    columns = rows[0].count("<th")
+    noted = [place for place, row in enumerate(rows) if row.startswith('<tr class="noted">')]
+    assert [MIDDLE in rows[noted[0]], OLDEST in rows[noted[1]], len(noted)] == [True, True, 2]
+    for place in noted:
+        assert rows[place].count("<td") == columns
+        assert rows[place + 1] == f'<tr class="note"><td colspan="{columns}">Larger Batch</td></tr>'
 
 
 def test_fifty_runs_are_a_page(serve: Serve, fabricate: Fabricate) -> None:

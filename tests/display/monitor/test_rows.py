@@ -57,6 +57,20 @@ def test_the_living_come_first_and_a_sweep_is_one_row(scene: Scene) -> None:
     assert (sweep.status.record.run.id, len(sweep.runs)) == (f"{SWEEP}.7", 300)
 
 
+@pytest.mark.parametrize("width", range(60, 160, 6))
+def test_the_states_of_a_sweep_are_whole_at_any_width(scene: Scene, width: int) -> None:
+    row = drawn_rows(scene, Choice(), None, width, 9)[1].plain
+    assert row.endswith("1 training, 299 finished")
+    assert len(row) <= width
+
+
+def test_a_sweep_stands_for_a_run_at_work_even_if_newer_ones_are_queued() -> None:
+    states = (State.QUEUED, State.TRAINING, State.FINISHED)
+    members = tuple(status(f"{SWEEP}.{2 - place}", state) for place, state in enumerate(states))
+    (row,) = rows_of(Scene(NOW, members, None), Choice())
+    assert row.status.record.run.id == f"{SWEEP}.1"
+
+
 def test_an_opened_sweep_lists_its_runs(scene: Scene) -> None:
     found = names(scene, opened=frozenset({SWEEP}))
     assert (len(found), found[:3]) == (303, [SWEEP, f"{SWEEP}.7", f"{SWEEP}.0"])

@@ -9,10 +9,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from support.made_runs import busy_files
 from support.mistake import check_plain
-from support.screens import BROWSER, Page, opened
+from support.screens import BROWSER, Page, answer_of, opened
 
 from clusterctl.launcher.display.report.page import examine, link, page
+from clusterctl.launcher.display.report.several import examine_runs
+from clusterctl.launcher.display.report.several import page as several_page
 
 from .conftest import NOW, Silent
 
@@ -167,3 +170,48 @@ def test_a_page_needs_no_log_of_rank_0(examined) -> None:
     record["job"]["resources"] |= {"nodes": 9, "tasks_per_node": 8}
     run.run_json.write_text(json.dumps(record))
     assert "<h2>Phases</h2>" in page(examine(run, None, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
+
+
+_NARROW = """
+(async () => {
+  const broken = [];
+  for (const html of PAGES) {
+    const frame = document.createElement("iframe");
+    frame.style = "width: 390px; height: 800px; border: 0";
+    const loaded = new Promise((done) => (frame.onload = done));
+    frame.srcdoc = html;
+    document.body.append(frame);
+    await loaded;
+    const page = frame.contentDocument;
+    if (page.documentElement.scrollWidth > 390) {
+      const wide = [...page.querySelectorAll("body *")].filter((one) => one.scrollWidth > one.clientWidth + 1);
+      broken.push("wider than the window: " + wide.map((one) => one.tagName + " " + one.className));
+    }
+    const texts = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const node = texts.currentNode;
+      if (node.parentElement.closest("h1, pre, code, td.value, script, style, .differences th, a, li")) continue;
+      for (const word of node.data.matchAll(/[A-Za-z]+/g)) {
+        const range = page.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size > 1) broken.push(word[0]);
+      }
+    }
+  }
+  return broken;
+})()
+"""
+
+
+@needs_browser
+def test_on_a_phone_no_word_is_cut_and_no_page_is_wider_than_the_window(fabricate, tmp_path: Path) -> None:
+    """Except in names, paths, values and code, which are as long as users make them."""
+    first, second = (fabricate(f"cora-20260102-03040{place}-00a1", busy_files()) for place in range(2))
+    changed = json.loads(second.run_json.read_text())
+    changed["job"]["train"] |= {"hidden_channels": 512}
+    second.run_json.write_text(json.dumps(changed))
+    one = page(examine(first, tmp_path, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
+    two = several_page(examine_runs([first, second], slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
+    assert "train.hidden_channels" in two
+    assert answer_of("about:blank", _NARROW.replace("PAGES", json.dumps([one, two]))) == []

@@ -119,7 +119,7 @@ def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
     assert sum(member.history is not None for member in found.members) == 32
     text = page(found)
     assert "Showing the best 32 of 40 runs." in text
-    assert "<title>31 (seed=31) 0.7750</title>" in text
+    assert "<title>31 (seed=31), loss 0.7750</title>" in text
     assert "32 (seed=32)" not in text
     assert len(set(re.findall(r"<title>(\d+) \(seed=", text))) == 32
 
@@ -129,7 +129,7 @@ def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
     files = ended(falling(0.5)) | again | {"attempts/1/metrics.jsonl": falling(0.1)[10:]}
     del files["finished.json"]
     text = page(examined(sweep([({"a": 1}, files), ({"a": 2}, ended(falling(0.3)))])))
-    places = re.findall(r'<title>0 \(a=1\) 0.1000</title><polyline points="([^"]*)"', text)[0]
+    places = re.findall(r'<title>0 \(a=1\), loss 0.1000</title><polyline points="([^"]*)"', text)[0]
     xs = [float(place.split(",")[0]) for place in places.split()]
     assert xs == sorted(set(xs))
     assert len(xs) == 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from clusterctl.launcher.api.submitting.verify import doctor as examine
 from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
 from clusterctl.launcher.cli.options import WithProgram, echo_json, output_option, with_flags
 from clusterctl.launcher.cli.remote import remotely
+from clusterctl.launcher.display import terminal
 from clusterctl.launcher.display.explanation import lines_of_checks
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.errors import UsageError
@@ -54,9 +56,13 @@ def show(
         echo_json(json_output.job(resolved))
         return
     rows = list(api.values(resolved))
-    key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    key_width, value_width, origin_width = (max(len(row[column]) for row in rows) for column in range(3))
+    value_width = min(value_width, 60)
+    if sys.stdout.isatty():  # a longer value pushes only its own origin aside
+        room = shutil.get_terminal_size().columns - key_width - origin_width - 4
+        value_width = max((len(value) for _, value, _ in rows if len(value) <= min(value_width, room)), default=0)
     for key, value, origin in rows:
-        click.echo(plain(f"{key:<{key_width}}  {value:<{min(value_width, 60)}}  {origin}"))
+        click.echo(plain(f"{key:<{key_width}}  {value:<{value_width}}  {origin}"))
 
 
 @config.command(short_help="List every key of job and cluster files")
@@ -114,8 +120,10 @@ def doctor(cluster: str | None, output: str) -> int:
     if output == "json":
         echo_json(json_output.checks(found.cluster, found.checks))
     else:
-        for line in lines_of_checks(found.checks):
-            click.echo(with_flags(line))
+        lines = map(with_flags, lines_of_checks(found.checks))
+        message = len("WARN    ") + max((len(check.name) for check in found.checks), default=0)
+        for line in terminal.fitted(lines, sys.stdout, indent=message):
+            click.echo(line)
     return int(not found.ok)
 
 

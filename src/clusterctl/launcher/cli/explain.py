@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from clusterctl.launcher.api import find as api
 from clusterctl.launcher.api import jobs, json_output
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
+from clusterctl.launcher.display import terminal
 from clusterctl.launcher.display.explanation import explanation
 from clusterctl.launcher.display.logs import follow as show_growing
 from clusterctl.launcher.display.logs import show, show_errors, show_job
@@ -43,7 +45,7 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     if output == "json":
         echo_json(json_output.why(found))
         return
-    for line in explanation(found):
+    for line in terminal.fitted(explanation(found), sys.stdout):
         click.echo(line)
 
 

@@ -251,7 +251,7 @@ def _show_run(name: str, cluster: str | None, output: str) -> None:
         from clusterctl.launcher.display import tables, terminal
 
         tables.show_run_usage(terminal.data(), found)
-        click.echo(tables.note_on_usage(found), err=True)
+        click.echo("\n".join(terminal.fitted([tables.note_on_usage(found)], sys.stderr)), err=True)
     warn_of(found.problems)
 
 

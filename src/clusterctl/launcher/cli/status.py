@@ -238,13 +238,14 @@ def _show_cause(wanted: Query, found: Listing) -> None:
     run = Run(wanted.folder / newest.run)
     if newest.state not in _ENDED_BADLY or not run.path.is_dir():  # a sweep
         return
+    from clusterctl.launcher.display import terminal
     from clusterctl.launcher.display.explanation import first_cause
 
     known = (one for one in found.looked if one.record.run.id == newest.run)
     status = next(known, None) or run.status()
     if status.state is not State.CANCELLED or status.reason:  # cancelled before it started
-        click.echo(f"{status.state}: {first_cause(status)}", err=True)
-        click.echo(with_flags(f"next: clusterctl why {newest.run}"), err=True)
+        lines = (f"{status.state}: {first_cause(status)}", with_flags(f"next: clusterctl why {newest.run}"))
+        click.echo("\n".join(terminal.fitted(lines, sys.stderr)), err=True)
 
 
 def _show_data(found: RunStatuses, output: str) -> tuple[bool, Problems]:

@@ -131,16 +131,23 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then 
 
 
 def chart(
-    points: Sequence[Point], width: int, height: int, style: str = "cyan", *, span: tuple[float, float] | None = None
+    points: Sequence[Point],
+    width: int,
+    height: int,
+    style: str = "cyan",
+    *,
+    span: tuple[float, float] | None = None,
+    floor: float | None = None,
 ) -> Text:
     """`points` in `height` lines of `width` characters: a scale on the left, the mean as a line, its band behind it.
 
     Values outside the scale are marked by `▲` on the first line and `▼` on the last.
-    `span` is the range of x; default: that of the points.
+    `span` is the range of x; default: that of the points. The scale includes `floor`.
     """
     if not points or height < 1 or width < 16:
         return Text("no values yet" if not points else "", "dim")
     bounds = robust(points)
+    bounds = bounds if floor is None else Bounds(min(bounds.low, floor), bounds.high)
     scale = [compact(bounds.high), *[""] * (height - 2), compact(bounds.low)] if height > 1 else [compact(bounds.high)]
     margin = max(map(len, scale)) + 1
     columns = width - margin

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from clusterctl.launcher.api.clean import CleanUp
@@ -52,6 +53,21 @@ _WIDTH, _NOTEBOOK_WIDTH = 160, 250  # of text that goes to no terminal, and of t
 _MOST_LINES = 300  # of logs in a notebook
 _MOST_RECORDS = 20
 _HTML = '<pre style="white-space:pre;font-family:monospace;line-height:1.35;overflow-x:auto">{code}</pre>'
+# A notebook may be light or dark, which its output cannot know: these are legible on both (at least 3.8 : 1).
+_THEME = TerminalTheme(
+    (255, 255, 255),
+    (0, 0, 0),
+    [
+        (125, 125, 125),  # black
+        (220, 63, 69),  # red
+        (42, 143, 69),  # green
+        (160, 120, 0),  # yellow
+        (47, 125, 215),  # blue
+        (176, 82, 201),  # magenta
+        (23, 138, 156),  # cyan
+        (125, 125, 125),  # white
+    ],
+)
 
 
 def text(value: object) -> str:
@@ -71,7 +87,7 @@ def html(value: object) -> str:
         draw(value, console)
     except ClusterctlError as error:  # the run may have been removed
         console.print(Text(plain(f"{value}: {error.message}")))
-    return console.export_html(inline_styles=True, code_format=_HTML)
+    return console.export_html(theme=_THEME, inline_styles=True, code_format=_HTML)
 
 
 def _console(file: io.StringIO, width: int, **more: Any) -> Console:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.display.plain import BAR_CELLS, clock, duration, hours_text, plain, progress_bar, share
+from clusterctl.launcher.display.terminal import wrapped
 from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.ended_runs import Row
 from clusterctl.launcher.observe.measurements import progress
@@ -47,6 +48,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
     "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
 _LEAST_HEIGHT = 4  # of a table: the header, a run, its note, and how many more there are
+_LEAST_NAMES = 28  # of the column: a short job's id
 _BAR = 6  # a bar of the progress is as important
 _USEFUL_NOTE = 48  # a shorter column would lose the cause: notes below their runs have the whole width
 LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
@@ -55,7 +57,7 @@ LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "TAGS", "NOTE", "ON")
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
     """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width."""
     if listing.head:
-        console.print(Text(listing.head), soft_wrap=True)
+        console.print(Text(listing.head))
     console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
 
 
@@ -77,7 +79,7 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
         for one in listings:
             problems = _problems(one)
             head = [totals(one), *one.head.splitlines()]
-            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in head]
+            above = [Text(part) for line in head for part in wrapped(line, console.width)]
             height = max(_LEAST_HEIGHT, console.height - len(problems) - len(above) - 1)
             table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
             live.update(Group(*above, table, *problems), refresh=True)
@@ -124,6 +126,7 @@ class RunsTable:
         rows, now = listing.rows, listing.as_of
         shown = rows if height is None else rows[: height - 1]
         first, *others = _IMPORTANCE
+        others = [column for column in others if column not in listing.varied]
         columns = [first, *listing.varied, *others, *(["ON"] if width is None else [])]
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
@@ -131,24 +134,30 @@ class RunsTable:
         columns = [column for column in columns if any(cells[column])]
         below = [""] * len(shown)
         if width is not None:
-            columns, without_note = _made_to_fit(columns, cells, widths, width)
+            importance = _IMPORTANCE | dict.fromkeys(listing.varied, 1)  # almost as important as the run and its state
+            columns, without_note = _made_to_fit(columns, importance, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
+        names = [text if _width(text) > widths["RUN"] else "" for text in cells["RUN"]]  # on lines of their own
+        cells["RUN"] = ["" if name else text for name, text in zip(names, cells["RUN"], strict=True)]
         if height is not None:
-            shown = shown[: _rows_within(height - 1, below, len(rows))]
+            heights = [1 + bool(name) + bool(text) for name, text in zip(names, below, strict=True)]
+            shown = shown[: _rows_within(height - 1, heights, len(rows))]
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STATE")
-        for row, of_row, note_below in zip(shown, texts, below, strict=False):  # `shown` may have become shorter
+        for row, of_row, name, note_below in zip(shown, texts, names, below, strict=False):  # `shown` may be shorter
             state = of_row[place].rstrip()
             blank = of_row[place][len(state) :]
             before = Segment("  ".join([*of_row[:place], ""]))
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
+            if name:
+                self._lines.append([Segment(name)])
             self._lines.append([before, Segment(state, Style.parse(state_style(row.state))), after])
             if note_below:
                 self._lines.append([Segment(note_below)])
         if left_out := len(rows) - len(shown):
             self._lines.append([Segment(f"and {left_out + listing.more} more", Style(dim=True))])
-        if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+        if width is not None:
             self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
 
     @property
@@ -201,50 +210,58 @@ def _end(attempt: AttemptEvidence) -> str:
 
 
 def _made_to_fit(
-    columns: list[str], cells: dict[str, list[str]], widths: dict[str, int], width: int
+    columns: list[str], importance: Mapping[str, int], cells: dict[str, list[str]], widths: dict[str, int], width: int
 ) -> tuple[list[str], list[str]]:
-    """The columns that fit into `width`, the least important left out, and the notes that belong below their runs.
+    """The columns that fit into `width`, the most important first, and the notes that belong below their runs.
 
-    A note says why a run failed or waits. If the most important columns leave too little room for it, it is no column.
-    A long note is cut, and bars become numbers.
+    Bars become numbers where they would displace a more important column. A note says why a run failed or waits: if
+    those columns leave too little room for it, it is no column. If a long name would displace one, the column of names
+    is narrower, and the name has a line of its own. A long note is cut.
     """
 
-    def beyond() -> int:
-        return sum(widths[column] + _GAP for column in columns) - _GAP - width
+    def room(chosen: Iterable[str]) -> int:
+        return width + _GAP - sum(widths[column] + _GAP for column in chosen)
 
-    columns, whole, below = [*columns], widths["NOTE"], []
-    widths["NOTE"] = min(whole, _USEFUL_NOTE)
-    while beyond() > 0 and _importance(least := max(columns, key=_importance)) >= _BAR:
-        columns.remove(least)
-    if beyond() > 0 and widths["PROGRESS"] > len("PROGRESS"):
-        cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in cells["PROGRESS"]]
+    by_importance = sorted(columns, key=importance.__getitem__)
+    first = [column for column in by_importance if importance[column] < _BAR]
+    note, bars, below = widths["NOTE"], cells["PROGRESS"], []
+    widths["NOTE"] = min(note, _USEFUL_NOTE)
+    bar_width = widths["PROGRESS"]
+    if bar_width > len("PROGRESS"):
+        cells["PROGRESS"] = [text[BAR_CELLS:].strip() for text in bars]
         widths["PROGRESS"] = len("PROGRESS")
-    if beyond() > 0 and "NOTE" in columns:
-        columns.remove("NOTE")
+    if room(first) < 0 and "NOTE" in first:
+        first.remove("NOTE")
         below = cells["NOTE"]
-    while beyond() > 0 and (least := max(columns, key=_importance)) and _importance(least):
-        columns.remove(least)
-    if "NOTE" in columns:
-        widths["NOTE"] = min(whole, widths["NOTE"] - beyond())
+    if room(first) < 0:
+        longest = max(_LEAST_NAMES, width * 2 // 5)
+        short = [wide for name in cells["RUN"] if (wide := _width(name)) <= longest]
+        widths["RUN"] = max([len("RUN"), *short])
+    kept: list[str] = []
+    for column in first:
+        kept += [column] if not importance[column] or room([*kept, column]) >= 0 else []
+    if "PROGRESS" in kept and room(kept) >= bar_width - widths["PROGRESS"]:
+        cells["PROGRESS"], widths["PROGRESS"] = bars, bar_width
+    for column in by_importance:
+        kept += [column] if importance[column] >= _BAR and room([*kept, column]) >= 0 else []
+    if len(kept) + bool(below) < len(columns) and "TRY" in kept and {*cells["TRY"]} <= {"", "1"}:
+        kept.remove("TRY")  # first attempts only: no news where room is short
+    if "NOTE" in kept:
+        widths["NOTE"] = min(note, widths["NOTE"] + room(kept))
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
-    return columns, below
+    return [column for column in columns if column in kept], below
 
 
-def _rows_within(lines: int, below: Sequence[str], rows: int) -> int:
-    """How many of `rows` fit into `lines`, with their notes and a last line for those left out."""
-    ends = [*accumulate(1 + bool(text) for text in below)]
-    if len(below) == rows and (not ends or ends[-1] <= lines):
+def _rows_within(lines: int, heights: Sequence[int], rows: int) -> int:
+    """How many of `rows` fit into `lines`, with a last line for those left out; `heights` are those of the first."""
+    ends = [*accumulate(heights)]
+    if len(heights) == rows and (not ends or ends[-1] <= lines):
         return rows
     return sum(end < lines for end in ends)
 
 
 def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else f"{set_cell_size(text, width - 3).rstrip()}..."
-
-
-def _importance(column: str) -> int:
-    """The settings varied by a sweep are almost as important as the run and its state."""
-    return _IMPORTANCE.get(column, 1)
 
 
 def _aligned(column: str, texts: list[str], width: int) -> list[str]:
@@ -365,11 +382,14 @@ def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -
     if ranks:
         statuses.sort(key=lambda status: places.get(status.record.run, len(places)))
     rows, varied = apart((row_of(status, looked.as_of) for status in statuses), settings)
-    scores = (score_of(ranking[0].status.metrics, split) for split in ("val", "test")) if ranking else ()
-    if ranking and (metric := ranking[0].metric) not in (KNOWN["loss"], *(score[0] for score in scores if score)):
-        varied.append(plain(metric.label))
-        values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
-        rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
+    if ranking:  # the metric that ranks them is as important as the settings
+        metric, metrics = ranking[0].metric, ranking[0].status.metrics
+        shown = {"LOSS": KNOWN["loss"]}
+        shown |= {split.upper(): score[0] for split in ("val", "test") if (score := score_of(metrics, split))}
+        varied.append(next((column for column, one in shown.items() if one == metric), plain(metric.label)))
+        if varied[-1] not in shown:
+            values = {one.status.record.run.id: metric.text(one.value) for one in ranking}
+            rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
     head = headline(summary)
     return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
 

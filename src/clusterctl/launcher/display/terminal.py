@@ -6,7 +6,9 @@ rich decides on colour (NO_COLOR, FORCE_COLOR, TERM=dumb). It is imported where 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,7 +17,7 @@ from clusterctl.launcher.config.shown import ProgressListener
 from clusterctl.launcher.display.plain import as_shown, duration, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.state import Status
 
+_AS_THEY_ARE = ("hint: ", "next: ", "    ")  # lines with commands, to be copied, and tracebacks
 _WIDTH_OF_FILES = 10_000  # a pipe has no width: nothing is truncated or folded, each row is a line
 FRAME_OF_FILES = 200, 50  # columns and lines of what fills a screen
 
@@ -40,6 +43,26 @@ def _console(file: TextIO) -> Console:
 
     width = None if file.isatty() or "COLUMNS" in os.environ else _WIDTH_OF_FILES
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def wrapped(line: str, width: int, *, cuts_words: bool = True, indent: int | None = None) -> list[str]:
+    """The parts of a long line below each other, at `indent`; by default, two columns further in than it begins."""
+    indent = len(line) - len(line.lstrip()) + 2 if indent is None else indent
+    if width <= 2 * indent:
+        return [line]
+    rest = " " * indent
+    parts = textwrap.wrap(line, width, subsequent_indent=rest, break_long_words=cuts_words, break_on_hyphens=False)
+    return parts or [line]
+
+
+def fitted(lines: Iterable[str], file: TextIO, indent: int | None = None) -> Iterator[str]:
+    """`lines` for `file`: a terminal would cut words at its edge, so that sentences are wrapped, but no commands."""
+    width = shutil.get_terminal_size().columns if file.isatty() else None
+    for line in lines:
+        if width is None or line.startswith(_AS_THEY_ARE):
+            yield line
+        else:
+            yield from wrapped(line, width, cuts_words=False, indent=indent)
 
 
 # The last line of a followed run: how long it has run, the time left, and the newest frame of a progress bar.

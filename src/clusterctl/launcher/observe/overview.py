@@ -72,7 +72,7 @@ class Overview:
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
-        """The current state of everything; `selected` is a run id, or None for the newest living run, if any."""
+        """The current state of everything; `selected` is a run id, or None for the newest at work, else waiting."""
         runs, total = (self.runs, len(self.runs)) if self.runs else newest_and_total(self.folder, self.count)
         stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
@@ -86,7 +86,7 @@ class Overview:
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
         if selected is None:
-            chosen = next((status for status in statuses if not status.state.ended), next(iter(statuses), None))
+            chosen = min(statuses, key=lambda status: (status.state.ended, status.state is State.QUEUED), default=None)
         else:
             chosen = next((status for status in statuses if status.record.run.id == selected), None)
         self._snapshots |= {controller: snapshot for controller, snapshot in found.snapshots.items() if snapshot}

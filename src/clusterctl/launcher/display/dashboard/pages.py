@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 _COLUMNS = {
     "RUN": "run",
     **dict.fromkeys(("STATE", "PROGRESS", "LOSS"), ""),
-    **dict.fromkeys(
-        ("EPOCH", "ETA", "VAL", "TEST", "NODES/S", "GPU", "TASKS", "CLUSTER", "TAGS", "AGE", "NOTE"), "wide"
-    ),
+    **dict.fromkeys(("EPOCH", "ETA", "VAL", "TEST", "NODES/S", "GPU", "TASKS", "CLUSTER", "TAGS", "AGE"), "wide"),
 }
-_SORTED = {name: name.lower() for name in _COLUMNS if name not in ("CLUSTER", "TAGS", "NOTE")}
+_NOTE = "NOTE"  # below its run: a column would leave it no room
+_SORTED = {name: name.lower() for name in _COLUMNS if name not in ("CLUSTER", "TAGS")}
 _SORTED["NODES/S"] = "nodes_per_second"
 _ROWS = 50  # per page
 _LONGEST_SEARCH, _LONGEST_NUMBER = 200, 7
@@ -185,16 +184,16 @@ def _sweep_cells(members: Sequence[Status], now: float) -> dict[str, Markup]:
     first, counts = members[0], Counter(status.state for status in members)
     name, ended = submission(first.record.run.id), sum(count for one, count in counts.items() if one.ended)
     best = next(iter(ranked([one for one in members if one.state is State.FINISHED])), None)
-    of_best = f", best {best.metric.label} {best.metric.text(best.value)}" if best else ""
+    of_best = f"best {best.metric.label} {best.metric.text(best.value)}" if best else ""
     return {
         **{column: _cell(column, "") for column in _COLUMNS},
         "RUN": _cell("RUN", tag("a", name, href=f"/sweep/{name}")),
-        "STATE": tag("td", sections.counted(counts)),
+        "STATE": tag("td", plural(len(members), "run"), class_="narrow"),
         "PROGRESS": _progress(ended / len(members), share(ended, len(members))),
         "CLUSTER": _cell("CLUSTER", first.record.cluster.name),
         "TAGS": _tags(first.record.job.tags),
         "AGE": _cell("AGE", duration(now - first.record.created)),
-        "NOTE": _cell("NOTE", f"sweep of {plural(len(members), 'run')}{of_best}"),
+        _NOTE: join(["sweep: ", sections.counted(counts), of_best]),
     }
 
 
@@ -281,7 +280,7 @@ def _cells(status: Status, now: float, causes: Mapping[str, str]) -> dict[str, M
     cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow state {sections.state_class(status.state)}")
     cells["CLUSTER"] = _cell("CLUSTER", status.record.cluster.name)
     cells["TAGS"] = _tags(status.record.job.tags)
-    cells["NOTE"] = _cell("NOTE", causes.get(status.record.run.id) or texts.get("NOTE", ""))
+    cells[_NOTE] = join([causes.get(status.record.run.id) or texts.get(_NOTE, "")])
     if texts.get("PROGRESS") and done is not None:
         cells["PROGRESS"] = _progress(done, f"{done:.0%}")
     return cells
@@ -319,7 +318,11 @@ def _table(rows: Sequence[dict[str, Markup]], wanted: Wanted) -> Markup:
         order = ("descending" if wanted.sort.startswith("-") else "ascending") if turned else None
         address = wanted._replace(sort=f"-{by}" if wanted.sort == by else by, page=1).address
         titles.append(tag("th", tag("a", name.lower(), href=address), class_=_class_of(name), aria_sort=order))
-    return framed([tag("tr", *(row[name] for name in names)) for row in rows], *titles)
+    lines = []
+    for row in rows:
+        lines.append(tag("tr", *(row[name] for name in names), class_="noted" if row[_NOTE] else None))
+        lines += [tag("tr", tag("td", row[_NOTE], colspan=len(names)), class_="note")] if row[_NOTE] else []
+    return framed(lines, *titles)
 
 
 def _as_of(moment: float, place: str = "") -> Markup:

@@ -125,7 +125,7 @@ class Monitor(App[None]):
         self.view: MonitorView | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="headline")
+        yield Static(Text.assemble((" clusterctl ", "bold reverse"), " reading the runs ..."), id="headline")
         for pane in Pane:
             yield PaneBox(pane)
         yield Static(Text(_KEYS, "dim"), id="keys")

@@ -6,7 +6,6 @@ order: devices, steps, runs, log, events, queue, why, training.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,6 +32,8 @@ from clusterctl.launcher.display.plain import (
     share,
 )
 from clusterctl.launcher.display.runs_table import note, state_style
+from clusterctl.launcher.display.terminal import wrapped
+from clusterctl.launcher.observe.run_names import submission
 from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
@@ -264,7 +265,7 @@ def steps(history: History, width: int, height: int) -> Text:
     points = history.step_seconds.points()
     if points and room >= 3:
         lines.append(Text("seconds per step, band over ranks", "bold"))
-        lines += chart(points, width, room, "yellow").split("\n")
+        lines += chart(points, width, room, "yellow", floor=0.0).split("\n")
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
@@ -356,7 +357,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int, down: int
 def why(selected: Selected, findings: Sequence[str], width: int, height: int, down: int = 0) -> Text:
     """The diagnosis or, until there is one, what the ranks reported; long lines are wrapped."""
     if findings:
-        lines = [Text(part) for line in findings for part in _wrapped(plain(line), width)]
+        lines = [Text(part) for line in findings for part in wrapped(plain(line), width)]
         return fitted(lines, width, height, down)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
@@ -366,13 +367,6 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int, do
     bad.sort(key=lambda event: event.ranks)  # an error on one rank causes errors on many others
     lines += [Text(f"{ranks_text(event.rank, event.ranks)}: {plain(event.text)}", "red") for event in bad]
     return fitted(lines or [Text("no problems reported", "dim")], width, height)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """The parts of a long line below each other, two columns further in than it begins."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    cut = textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
-    return cut if width > 2 * len(indent) and cut else [line]
 
 
 # The training pane: progress and curves.
@@ -402,7 +396,9 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     status, metrics = selected.status, selected.status.metrics
     scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
-    first = Text.assemble((str(status.state), state_style(status.state)))
+    run = status.record.run.id
+    of_sweep = f".{run.rpartition('.')[2]} " if submission(run) != run else ""  # its row may be that of the sweep
+    first = Text.assemble((of_sweep, "bold"), (str(status.state), state_style(status.state)))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
@@ -433,7 +429,8 @@ def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
         last = titled.curve.last
         title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
         title.truncate(each, overflow="ellipsis")
-        one = Text("\n").join([title, chart(titled.curve.points(), each, max(1, height - 1), style)])
+        curve = chart(titled.curve.points(), each, max(1, height - 1), style, floor=titled.floor)
+        one = Text("\n").join([title, curve])
         drawn = _beside(drawn, one, position * (each + 2) - 2) if position else one
     return drawn
 

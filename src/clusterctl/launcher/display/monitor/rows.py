@@ -14,6 +14,7 @@ from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import in_order
 from clusterctl.launcher.observe.sweeps import states_in_words
 from clusterctl.shared.record.metrics import number, score_of
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,7 @@ class Choice:
 
 
 class RunRow(NamedTuple):
-    """A run, or the heading of a sweep with its `runs`, of which `status` is the first."""
+    """A run, or the heading of a sweep with its `runs`, of which `status` is the first at work, if any."""
 
     status: Status
     sweep: str = ""
@@ -70,7 +71,8 @@ def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
             rows.append(RunRow(group[0]))
             continue
         is_open = name in choice.opened
-        rows.append(RunRow(group[0], name, tuple(group), is_open))
+        at_work = (status for status in group if not status.state.ended and status.state is not State.QUEUED)
+        rows.append(RunRow(next(at_work, group[0]), name, tuple(group), is_open))
         rows += [RunRow(status) for status in group] if is_open else []
     return rows
 
@@ -112,10 +114,14 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
         name = shortened(_name(row, choice), name_width).ljust(name_width + 1)
         line.append(name, "bold reverse" if here else "")
         if row.sweep:
-            line.append(f"{len(row.runs)} runs".ljust(_STATE_WIDTH), state_style(row.status.state))
-            ended = sum(status.state.ended for status in row.runs) / len(row.runs)
-            line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
-            line.append(states_in_words(Counter(status.state for status in row.runs)))
+            words = states_in_words(Counter(status.state for status in row.runs))
+            beside = width - line.cell_len - len(words)
+            if beside >= _STATE_WIDTH:  # else the words tell more, and add up to the number of runs
+                line.append(f"{len(row.runs)} runs".ljust(_STATE_WIDTH), state_style(row.status.state))
+            if beside >= _STATE_WIDTH + _BAR_WIDTH + 1:
+                ended = sum(status.state.ended for status in row.runs) / len(row.runs)
+                line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
+            line.append(words, "" if beside >= _STATE_WIDTH else state_style(row.status.state))
         else:
             _append_facts(line, row.status, scene, width)
         lines.append(line)

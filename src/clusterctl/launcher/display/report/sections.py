@@ -176,7 +176,8 @@ def phases(examined: PostMortem) -> Markup:
         for state in State
         if state in totals
     ]
-    chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
+    drawn = tag("div", waterfall(_merged(rows), "phases of each attempt"), class_="scroll wide")
+    chart = tag("figure", drawn, tag("div", join(legend), class_="legend"))
     shown = examined.timeline_events[-_MOST_EVENTS:]
     restarted = list(restarts(examined))
     costs_of = ("attempt", "started again", "noticed after", "ranks after", "next step after", "steps repeated")
@@ -193,7 +194,7 @@ def phases(examined: PostMortem) -> Markup:
     ]
     left = len(examined.timeline_events) - len(shown)
     more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
-    return section("Phases", chart, costs, join([more, table(events)]))
+    return section("Phases", chart, costs, join([more, table(events, class_="events")]))
 
 
 def restarts(examined: PostMortem) -> Iterator[Markup]:

@@ -203,7 +203,8 @@ def _curves(several: Several) -> Markup:
         curves = drawn_curves(member.history) if member.history else []
         drawn = {one.title: one for one in curves if not one.over_time and one.curve.points()}
         settings = f" ({settings_text(member.settings)})" if several.is_sweep else ""
-        score = f" {several.metric.text(member.score)}" if several.metric and member.score is not None else ""
+        metric = several.metric
+        score = f", {metric.label} {metric.text(member.score)}" if metric and member.score is not None else ""
         name = f"{member.name}{settings}{score}"
         strength = scale.strength(member.score) if scale and member.score is not None else None
         for title, one in drawn.items():
