@@ -161,7 +161,7 @@ def test_of_a_run_that_goes_on_nothing_is_enough_yet(desk: Desk, measured: RunDi
     measured.finished_json.unlink()
     host = read_json(measured.attempt(1).host_json)
     write_json(measured.attempt(1).host_json, {key: host[key] for key in ("start", "signal")})
-    code, out, err = desk.type(f"usage {measured.id} -o json")
+    code, out, _ = desk.type(f"usage {measured.id} -o json")
     found = json.loads(out)
     assert (code, found["used"]["memory"], set(found["enough"].values())) == (0, USED["memory"], {None})
     assert "enough is only known once the run has finished" in desk.type(f"usage {measured.id}")[2]
