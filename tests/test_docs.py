@@ -76,3 +76,10 @@ def test_the_manual_pages_are_formatted_without_a_warning_and_with_every_option(
     listed = " ".join(re.findall("<code>(.*?)</code>", (ROOT / "docs/reference/commands/submit.md").read_text()))
     for option in {*re.findall(r"--[a-z][a-z-]+", listed)}:
         assert option in text, option
+
+
+def test_the_page_about_security_lists_the_keys_whose_code_runs_at_submission() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = dict(re.findall(r"^\| `(environment(?:_builds)?)` \| (.+) \|$", page, re.MULTILINE))
+    assert "no code of the packages runs" in rows["environment"]
+    assert "their code runs on the login node" in rows["environment_builds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -163,6 +164,28 @@ def test_uncommitted_changes_are_compared_for_jobs_without_a_project(desk: Desk,
     assert (code, err) == (0, "")
     assert "git.patch" in out
     assert "\n-+line 0\n++line 1\n" in out
+
+
+def test_environments_from_lock_files_are_compared_package_by_package(desk: Desk, runs: list[RunDir]) -> None:
+    """The versions that run.json records, which are those that were installed (`new_run.environment_fields`)."""
+    installed = {"alpha": "1.0", "beta": "2.0", "same": "3.0"}, {"alpha": "1.1", "gamma": "4.0", "same": "3.0"}
+    for run, packages in zip(runs, installed, strict=True):
+        environment = {"folder": f"/envs/{run.id}", "lock": "uv.lock", "python": "3.11.2", "packages": packages}
+        write_json(run.run_json, read_json(run.run_json) | {"environment": environment})
+    code, out, err = desk.type("diff before after")
+    rows = [re.split(r"  +", line.strip()) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert ["alpha", "1.0", "1.1"] in rows
+    assert ["beta", "2.0", "not installed"] in rows
+    assert ["gamma", "not installed", "4.0"] in rows
+    assert not any("same" in row for row in rows)
+    # Of a run without a lock nobody knows what was installed.
+    record = read_json(runs[0].run_json)
+    del record["environment"]
+    write_json(runs[0].run_json, record)
+    found = json.loads(desk.type("diff before after -o json")[1])
+    assert {"key": "gamma", "first": None, "second": "4.0"} in found["versions"]
+    assert "not installed" not in json.dumps(found)
 
 
 def test_comparing_a_run_with_itself_is_a_usage_error(desk: Desk, runs: list[RunDir]) -> None:

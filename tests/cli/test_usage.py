@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -96,3 +97,71 @@ def test_spare_nodes_count_as_held_and_the_replaced_ones_are_named(
         ["cora", "1", "40.0", "20%"],
     )
     assert line == f"{run.id}: node2 replaced by the spare node node5: it did not answer"
+
+
+PEAKS = (3 << 30, 5.0, 30 << 30), (2 << 30, 9.0, 20 << 30)  # of two nodes: memory, processors, a GPU's memory
+REQUESTED = {"memory": 16 << 30, "cpus": 8, "gpu_memory": 80 << 30, "time": 14400}
+USED = {"memory": 3 << 30, "cpus": 9.0, "gpu_memory": 30 << 30, "time": 7200}
+ENOUGH = {"memory": 4 << 30, "cpus": 12, "gpu_memory": None, "time": 10800}
+TABLE = [
+    ["memory", "16G", "3.0G", "4.0G", "--set resources.memory=4G"],
+    ["CPUs", "8", "9", "12", ""],
+    ["GPU memory", "80G", "30G", "", ""],
+    ["time", "4h00m", "2h00m", "3h00m", "--set resources.time=180m"],
+    ["GPU use", "100%", "50%", "", ""],
+]
+
+
+@pytest.fixture
+def measured(runs: list[RunDir]) -> RunDir:
+    """A finished run, whose nodes used different amounts."""
+    run = runs[1]
+    record = read_json(run.run_json)
+    record["job"]["resources"] |= {"memory": "16G", "time": 14400, "tasks_per_node": 1}
+    write_json(run.run_json, record)
+    for node, (memory, cpu, gpu_memory) in enumerate(PEAKS):
+        gpus = [{"index": 0, "utilisation": 50.0, "memory_total": 80 << 30}]
+        peak = {"memory": memory, "cpu": cpu, "gpu_memory": gpu_memory, "cgroup": True}
+        lines = [{"time": START + 3600 * n, "cpu": 1.0, "gpus": gpus, "peak": peak} for n in (0.5, 1.5)]
+        for attempt, line in enumerate(lines):
+            folder = run.attempt(attempt).telemetry(f"node{node}")
+            folder.parent.mkdir(exist_ok=True)
+            folder.write_text(json.dumps(line) + "\n")
+    write_json(run.finished_json, {"attempt": 1, "time": START + 7200})
+    return run
+
+
+def test_a_run_shows_what_it_requested_beside_what_it_used(desk: Desk, measured: RunDir) -> None:
+    """The table of `usage` and of the report, and the JSON of `usage` and of `status`."""
+    code, out, err = desk.type(f"usage {measured.id}")
+    assert (code, "by the kernel, in the job's cgroup" in err) == (0, True)
+    title, *rows = [re.split(r"  +", line.rstrip()) for line in out.splitlines()]
+    assert title == ["PER NODE", "REQUESTED", "USED", "ENOUGH", "NEXT TIME"]
+    assert [row[0] for row in rows] == [row[0] for row in TABLE]
+    assert rows == [[cell for cell in row if cell] for row in TABLE]
+    for command, record in (
+        (f"usage {measured.id} -o json", lambda found: found),
+        (f"status {measured.id} -o json", lambda found: found["runs"][0]),
+    ):
+        code, out, _ = desk.type(command)
+        found = record(json.loads(out))
+        assert (code, found["requested"], found["used"]) == (0, REQUESTED, USED), command
+        assert found["enough"] == {name: value for name, value in ENOUGH.items() if name != "gpu_memory"}, command
+    code, out, _ = desk.type(f"usage {measured.id} -o csv")
+    assert {row["name"]: float(row["used"]) for row in csv.DictReader(io.StringIO(out))} == USED
+    code, _, err = desk.type(f"report {measured.id} --output page.html")
+    assert code == 0, err
+    page = (desk.project / "page.html").read_text()
+    for name, *cells in TABLE:
+        written = "".join(f"<td>{cell}</td>" for cell in cells)
+        assert f'<th scope="row">{name}</th>{written}' in page, name
+
+
+def test_of_a_run_that_goes_on_nothing_is_enough_yet(desk: Desk, measured: RunDir) -> None:
+    measured.finished_json.unlink()
+    host = read_json(measured.attempt(1).host_json)
+    write_json(measured.attempt(1).host_json, {key: host[key] for key in ("start", "signal")})
+    code, out, _ = desk.type(f"usage {measured.id} -o json")
+    found = json.loads(out)
+    assert (code, found["used"]["memory"], set(found["enough"].values())) == (0, USED["memory"], {None})
+    assert "enough is only known once the run has finished" in desk.type(f"usage {measured.id}")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.environments import make_wheel, pylock, requirements, uv_lock
 
+from clusterctl.launcher.config.environment import environment_of
 from clusterctl.launcher.config.locks import (
     Pins,
     is_true,
@@ -23,6 +25,7 @@ from clusterctl.launcher.config.locks import (
     without_credentials,
 )
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.spec import Cluster, Job
 
 HERE = {
     "implementation_name": "cpython",
@@ -143,6 +146,24 @@ def test_groups_and_extras_of_the_project_are_named_as_left_out() -> None:
 )
 def test_what_is_not_the_same_everywhere_is_refused_by_name(name: str, text: str, named: str) -> None:
     assert named in refusal(name, text)
+
+
+def test_a_source_is_refused_unless_the_job_allows_its_code_to_run(tmp_path: Path) -> None:
+    """On the login node, at submission: so the refusal names the package, what happens, and the key."""
+    source = f'sdist = {{ url = "https://files.test/x-1.0.tar.gz", hash = "sha256:{"0" * 64}" }}'
+    lock = tmp_path / "uv.lock"
+    lock.write_text(locked(a_package(more=source), a_package("y"), needs='{ name = "x" }, { name = "y" }'))
+    job = Job(name="job", workload="command", argv=("true",), environment=str(lock))
+    cluster = Cluster(name="site", runs=str(tmp_path / "runs"))
+    with pytest.raises(ConfigError) as caught:
+        environment_of(job, lock, cluster)
+    assert caught.value.message == "environment: only source, no wheel, in uv.lock: x 1.0; building runs their code"
+    assert caught.value.hint == "to build them on the login node nevertheless: `environment_builds = true`"
+    assert environment_of(replace(job, environment_builds=True), lock, cluster).builds
+    lock.write_text(locked(a_package(), a_package("y"), needs='{ name = "x" }, { name = "y" }'))
+    wheels, built = (environment_of(replace(job, environment_builds=one), lock, cluster) for one in (False, True))
+    assert not wheels.builds
+    assert wheels.folder != built.folder  # what was built is never taken for wheels
 
 
 @pytest.mark.parametrize("name", ["plain", "CRLF", "a byte order mark", "twice", "continued"])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
+import pytest
+from support.guide import GUIDES
 from support.scenario import Stage
 
 from clusterctl.launcher.observe.attempt import read_host
@@ -25,6 +29,26 @@ def test_each_node_is_set_up_once_before_its_ranks(stage: Stage) -> None:
     page = stage.call("report", run.id, "--output", "page.html", "--cluster", stage.cluster)
     assert page.returncode == 0, page.stderr
     assert f"state-{State.NODE_SETUP}" in (stage.folder / "page.html").read_text().partition("</style>")[2]
+
+
+@pytest.mark.long
+def test_a_restart_finds_the_copy_that_the_guides_lines_made(stage: Stage, tmp_path: Path) -> None:
+    """Both nodes of a back end share this machine's disk, so one waits for the other's copy."""
+    (block,) = re.findall(r"^    (node_setup = \[\n.*?^    \]\n)", (GUIDES / "at-scale.md").read_text(), re.M | re.S)
+    shared, scratch = tmp_path / "shared", tmp_path / "scratch"
+    (shared / "graph").mkdir(parents=True)
+    (shared / "graph" / "edges").write_text("1 2\n")
+    lines = block.replace("/shared/me", str(shared)).replace("/scratch", str(scratch))
+    assert lines.count(str(shared)) == 1
+    show = f"cat {scratch}/$USER/graph/edges && stat --format=%i:%Z {scratch}/$USER/graph/edges"
+    again = 'touch "$CLUSTERCTL_CHECKPOINTS/state" "$CLUSTERCTL_RESTART_FILE"; exit 9'
+    words = ["bash", "-c", f'{show}; [ "$CLUSTERCTL_ATTEMPT" = 1 ] && exit 0; {again}']
+    job = f'workload = "command"\nargv = {json.dumps(words)}\n{lines}[resources]\nnodes = 2\n[env]\nUSER = "me"\n'
+    run = stage.submit(stage.write_job("job", job), "--wait")
+    assert len(run.attempts()) == 2
+    found = {stage.log(run, rank, attempt=attempt) for rank in range(2) for attempt in range(2)}
+    (shown,) = found  # the same file, never written again
+    assert shown.startswith("1 2\n")
 
 
 def test_a_failure_names_the_node_and_the_line(stage: Stage) -> None:

@@ -12,17 +12,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.environments import make_index, make_wheel, requirements
 
 from clusterctl.launcher.api.clean import YOUNG_SECONDS, remove_unused, unused_environments
-from clusterctl.launcher.config.environment import Environment, facts_of
+from clusterctl.launcher.config.environment import Environment, environments_folder, facts_of
 from clusterctl.launcher.config.locks import read_pins
 from clusterctl.launcher.submission.environments import build
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import ENVIRONMENT_RECORD
+from clusterctl.shared.spec import Cluster
 
 BUILDER = """
 import sys
@@ -94,6 +96,44 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
     assert not list(root.glob(".*.lease"))
     assert list((wanted.folder / "lib").rglob("alpha.*.pyc"))
     assert json.loads((wanted.folder / ENVIRONMENT_RECORD).read_text())["packages"] == {"alpha": "1.0", "beta": "2.0"}
+
+
+def uv_in(folder: Path) -> Path:
+    """A stand-in for uv that writes down its words; returns where."""
+    folder.mkdir()
+    (folder / "uv").write_text(f'#!/bin/sh\necho "$@" >> {folder}/words\n')
+    (folder / "uv").chmod(0o755)
+    return folder / "words"
+
+
+@pytest.mark.parametrize("builds", [False, True])
+def test_uv_installs_where_it_is_and_builds_nothing_unless_the_job_allows_it(
+    lock: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: bool
+) -> None:
+    words = uv_in(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{words.parent}:/usr/bin:/bin")
+    build(replace(environment(lock, root / f"{1:020x}"), builds=builds), root.parent)
+    install = words.read_text().splitlines()[0]
+    assert " pip install " in install
+    assert ("--only-binary :all:" in install) != builds
+
+
+def test_a_uv_in_the_current_folder_is_never_started(
+    lock: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = uv_in(tmp_path / "here")
+    monkeypatch.chdir(words.parent)
+    monkeypatch.setenv("PATH", ".:/usr/bin:/bin")
+    build(environment(lock, root / f"{1:020x}"), root.parent)
+    assert works(root / f"{1:020x}")
+    assert not words.exists()
+
+
+def test_the_key_of_the_cluster_decides_where_environments_are_built(tmp_path: Path) -> None:
+    runs, disk = tmp_path / "runs", tmp_path / "disk"
+    among_runs = environments_folder(Cluster(name="c", runs=str(runs)))
+    on_disk = environments_folder(Cluster(name="c", runs=str(runs), environments=str(disk)))
+    assert (among_runs.is_relative_to(runs), on_disk.is_relative_to(disk)) == (True, True)
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.task.heap import give_back
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -320,6 +321,7 @@ class Recipe(NamedTuple, Generic[T]):
         scratch.mkdir()
         save(self.build(scratch), folder / FILE)
         shutil.rmtree(scratch)
+        give_back()  # what the training allocates would come on top
 
 
 def shared(task: Task, kind: Callable[..., T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:

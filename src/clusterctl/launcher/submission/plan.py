@@ -51,6 +51,13 @@ TUNED_ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
+# For built-in trainings, whose tensors vary in size from step to step. Small blocks between freed tensors keep these from
+# being joined, so the heap grew with every step: those that glibc puts aside when they are freed, and the kernels that
+# oneDNN has compiled for the last 1,024 sizes (docs/decisions, "What a job needs").
+STEADY_HEAP = {
+    "GLIBC_TUNABLES": f"{TUNED_ALLOCATOR['GLIBC_TUNABLES']}:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+}
 # A step that shares the job's CPUs and memory with the tasks, and outlives any of its own processes.
 _BESIDE = ("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0")
 ON_NODES = "clusterctl/shared/node/__main__.py"  # the program of the tasks and of the node check
@@ -473,7 +480,7 @@ def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     if not job.role:  # whose ranks have different numbers of CPUs
         exports["OMP_NUM_THREADS"] = str(max(1, job.resources.cpus_per_task // workers_of_a_task(job)))
     if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
-        exports |= TUNED_ALLOCATOR
+        exports |= TUNED_ALLOCATOR | (STEADY_HEAP if job.workload != "command" else {})
     if not brings_code(job):
         exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:

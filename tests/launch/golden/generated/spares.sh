@@ -28,7 +28,8 @@ cctl_exports=(
   OMP_NUM_THREADS=1
   MALLOC_MMAP_MAX_=0
   MALLOC_TRIM_THRESHOLD_=100000000000
-  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0
+  ONEDNN_PRIMITIVE_CACHE_CAPACITY=128
   PYTHONPATH=/runs/.code/0123/lib
 )
 cctl_python=/venv/bin/python # for tasks on the host
