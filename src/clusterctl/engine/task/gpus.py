@@ -226,9 +226,9 @@ def gpu_defect(
     """An error that names the broken GPU, if torch raised `error` for one, and a second witness confirms it.
 
     The witness of an uncorrectable memory error is the GPU's own count since its driver was loaded (NVML's volatile
-    counter, amdgpu's `ue`). That of any error which a broken GPU of NVIDIA's can cause is an Xid about one of this job's
-    in the kernel's log, where users may read it (`kernel.dmesg_restrict = 0`). Without a witness nothing is certain, and
-    the answer is None: GPUs without ECC, for example, and NVIDIA's counts without nvidia-ml-py.
+    counter, amdgpu's `ue`). That of any error which a broken GPU of NVIDIA's can cause is an Xid about one of this
+    job's in the kernel's log, where users may read it (`kernel.dmesg_restrict = 0`). Without a witness nothing is
+    certain, and the answer is None: GPUs without ECC, for example, and NVIDIA's counts without nvidia-ml-py.
     Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
     """
     words, command = "", "nvidia-smi -q -d ECC, and dmesg"
