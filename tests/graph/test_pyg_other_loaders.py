@@ -171,6 +171,8 @@ def test_hgt_refuses_what_pygs_refuses_and_names_missing_types() -> None:
         PygHgtSampler(one_type(), [3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no entry for these node types: item"):
         HGTLoader(shop(), {"user": [3]}, "user")
+    with pytest.raises(ValueError, match="num_samples has shop, and the node types are user, item"):
+        HGTLoader(shop(), {"user": [3], "item": [3], "shop": [3]}, "user")
     with pytest.raises(NotImplementedError):
         PygHgtSampler(shop(), [3]).sample_from_edges(None)
 

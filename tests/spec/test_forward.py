@@ -46,11 +46,29 @@ def test_what_the_source_does_not_show_is_unknown(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "takes_data"),
+    [
+        ("data", True),
+        ("batch", True),
+        ("batch, flag=1", True),
+        ("batch, x=None", False),
+        ("x, batch", False),
+        ("x", False),
+    ],
+)
+def test_a_batch_of_nothing_else_is_a_data(arguments: str, takes_data: bool) -> None:
+    found = in_source(source(f"self, {arguments}"), "Net")
+    assert found is not None
+    assert found.takes_data == takes_data
+
+
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ("self, x, edge_index", None),
         ("self, h, edge_index", None),
         ("self, data", None),
+        ("self, batch", None),
         ("self, hops, x", None),
         ("self, hops, features, extra", None),
         ("self, x, edge_index, *, scale=2", None),

@@ -278,11 +278,19 @@ class Everything(Sage):
         return x[:batch_size]
 
 
-@pytest.mark.parametrize("by_neighbours", [False, True])
+class OfBatch(Everything):
+    """The same, in the names of PyG's NeighborLoader."""
+
+    def forward(self, batch: Any) -> Tensor:  # type: ignore[override]
+        counts = batch.num_sampled_nodes, batch.num_sampled_edges
+        return super().forward(batch.x, batch.edge_index, batch.edge_weight, batch.n_id, batch.batch_size, *counts)
+
+
+@pytest.mark.parametrize(("net", "by_neighbours"), [(Everything, False), (Everything, True), (OfBatch, False)])
 def test_a_forward_gets_what_it_names_in_the_users_order(
-    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, tmp_path: Path, by_neighbours: bool
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, tmp_path: Path, net: type, by_neighbours: bool
 ) -> None:
-    users.Net = Everything  # type: ignore[attr-defined]
+    users.Net = net  # type: ignore[attr-defined]
     given = random_graph()
     given = replace(given, edge_weight=torch.rand(given.indices.numel(), dtype=torch.float64))
     order = torch.randperm(given.num_nodes) if by_neighbours else torch.arange(given.num_nodes)
@@ -291,7 +299,8 @@ def test_a_forward_gets_what_it_names_in_the_users_order(
     edges, nodes = edges_of(given), torch.arange(given.num_nodes)
     counts = [len(nodes), 0, 0], [edges.size(1), 0]
     with torch.no_grad():
-        expected = objective.model(given.x, edges, given.edge_weight, nodes, len(nodes), *counts)
+        whole = given.x, edges, given.edge_weight, nodes, len(nodes), *counts
+        expected = Everything.forward(objective.model, *whole)  # type: ignore[arg-type]
     torch.testing.assert_close(outputs_of(objective), expected[order], rtol=0, atol=1e-12)
     loss = F.cross_entropy(expected[given.train], given.y[given.train])
     torch.testing.assert_close(loss_of(objective, graph).detach(), loss, rtol=0, atol=1e-12)

@@ -314,7 +314,7 @@ def test_times_that_nobody_sees_are_named() -> None:
     data["user", "rev_of", "click"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
     graph = relations_of(data, "load", notes)
     latest = int(graph.seed_times[graph.train].max())  # type: ignore[index]
-    first = f"they begin at 1e+18, and the last example is at {latest}"
+    first = f"they begin at 1e+18, and the last such example is at {latest}"
     assert notes == [f"no example of train sees edges of type click, of, user: {first}"]
     data, notes = tables(), []
     del data["sale"].time, data["user"].seed_time, data["user", "rev_of", "sale"]

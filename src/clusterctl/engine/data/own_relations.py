@@ -225,7 +225,7 @@ def _check_units(given: Given, seeds: Tensor, train: Tensor, times: dict[EdgeTyp
         what = f"{where}all examples of train are at {latest:.10g} or earlier, and all edges with times later"
         raise given.wrong(what, "are the times of both in the same unit, such as seconds?")
     for edge_type in unseen:
-        first = f"they begin at {earliest[edge_type]:.10g}, and the last example is at {latest:.10g}"
+        first = f"they begin at {earliest[edge_type]:.10g}, and the last such example is at {latest:.10g}"
         given.notes.append(f"no example of train sees edges of type {', '.join(edge_type)}: {first}")
     if seeds.is_floating_point() != next(iter(times.values())).is_floating_point():
         what = f"{where}seed_time and the times of edges are of different types"

@@ -275,9 +275,7 @@ class TypedSubgraph:
     edges_by_depth: dict[EdgeType, tuple[int, ...]] = field(default_factory=dict)
     randomness: tuple[int, ...] | None = None  # of the step; None in evaluation
     trees: Trees | None = None
-    edges: dict[EdgeType, Tensor] | None = (
-        None  # int64: places in `graph.indices`; None: all in order, or not asked for
-    )
+    edges: dict[EdgeType, Tensor] | None = None  # int64: places in `graph.indices`; None: all, in order, or not wanted
 
     @cached_property
     def num_rows(self) -> int:

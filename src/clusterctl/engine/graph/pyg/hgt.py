@@ -55,6 +55,9 @@ class PygHgtSampler(BaseSampler):  # type: ignore[misc]
         missing = sorted(set(self.node_types) - set(by_type))
         if missing:
             raise ValueError(f"num_samples has no entry for these node types: {', '.join(missing)}")
+        if unknown := sorted(set(by_type) - set(self.node_types)):
+            known = ", ".join(self.node_types)
+            raise ValueError(f"num_samples has {', '.join(unknown)}, and the node types are {known}")
         self.num_samples = by_type
         self.num_hops = max(map(len, by_type.values()))
         offsets, sources, self.perm = to_hetero_csc(data, device="cpu", share_memory=share_memory, is_sorted=is_sorted)

@@ -57,9 +57,8 @@ class TypedModel(OwnModel):
         """
         unused: list[str] = []
         for name in OF_EDGES:
-            argument = (
-                f"{name}_dict" if self.form.is_by_type else name
-            )  # a model of to_hetero has the names of one type
+            # A model of to_hetero keeps the names of one type.
+            argument = f"{name}_dict" if self.form.is_by_type else name
             if getattr(graph, name):
                 is_used = not self.by_layer and (self.form.takes_data or argument in self.form.names)
                 unused += [] if is_used else [name]
