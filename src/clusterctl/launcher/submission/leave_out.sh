@@ -80,7 +80,8 @@ cctl_find_failing() {
 }
 # Whether the run goes to the queue without the blamed node. Where all nodes are needed, it might wait there for good.
 cctl_exclude_blamed() {
-  local cctl_why=killed cctl_words='a rank was killed there at the same step again'
+  local cctl_why=killed cctl_words
+  cctl_words='a rank was killed there at the same step again'
   [ -n "$cctl_blamed" ] || { cctl_find_failing && cctl_why=drained cctl_words='the ranks have lost their connections'; } &&
     cctl_starts_left && ! declare -F cctl_in_allocation >/dev/null || return
   if cctl_enough_others; then
