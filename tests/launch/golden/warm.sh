@@ -585,7 +585,8 @@ cctl_find_failing() {
 }
 # Whether the run goes to the queue without the blamed node. Where all nodes are needed, it might wait there for good.
 cctl_exclude_blamed() {
-  local cctl_why=killed cctl_words='a rank was killed there at the same step again'
+  local cctl_why=killed cctl_words
+  cctl_words='a rank was killed there at the same step again'
   [ -n "$cctl_blamed" ] || { cctl_find_failing && cctl_why=drained cctl_words='the ranks have lost their connections'; } &&
     cctl_starts_left && ! declare -F cctl_in_allocation >/dev/null || return
   if cctl_enough_others; then
@@ -604,7 +605,7 @@ cctl_enough_others() { # nodes that work, without the blamed one, and have what 
   local cctl_job cctl_named cctl_node cctl_size cctl_cpus cctl_gres cctl_state cctl_held_names cctl_all=()
   local cctl_least_size='' cctl_least_cpus='' cctl_kinds=' '
   cctl_others=0
-  cctl_job=$(cctl_ask 10 scontrol show job "$cctl_own_job")
+  cctl_job=$(cctl_ask 30 scontrol show job "$cctl_own_job")
   # Slurm counts the nodes of each kind, or takes all from one: `[a*2&b*1]`, `[a|b]`.
   [[ ! $cctl_job =~ [[:space:]]Features=[^[:space:]]*\[ ]] || return
   cctl_held_names=$(cctl_names_of "$cctl_held")
@@ -637,7 +638,7 @@ cctl_list_allowed() {
   [[ ! $cctl_job =~ [[:space:]]ReqNodeList=([^[:space:]]+) ]] || cctl_wanted=$(cctl_names_of "${BASH_REMATCH[1]}")
   [[ ! $cctl_job =~ [[:space:]]ExcNodeList=([^[:space:]]+) ]] || cctl_avoided=$(cctl_names_of "${BASH_REMATCH[1]}")
   if [[ $cctl_job =~ [[:space:]]Reservation=([^[:space:]]+) ]] && [ "${BASH_REMATCH[1]}" != '(null)' ]; then
-    [[ $(cctl_ask 10 scontrol show reservation "${BASH_REMATCH[1]}") =~ [[:space:]]Nodes=([^[:space:]]+) ]] || return
+    [[ $(cctl_ask 30 scontrol show reservation "${BASH_REMATCH[1]}") =~ [[:space:]]Nodes=([^[:space:]]+) ]] || return
     cctl_reserved=$(cctl_names_of "${BASH_REMATCH[1]}")
   fi
   while read -r cctl_name cctl_node cctl_size cctl_cpus cctl_gres cctl_state cctl_features; do
@@ -649,12 +650,12 @@ cctl_list_allowed() {
     else continue; fi
     echo "$cctl_name $cctl_node $cctl_size ${cctl_cpus##*/} ${cctl_gres:-none} $cctl_state"
   done < <(
-    cctl_ask 10 sinfo --noheader --Node \
+    cctl_ask 30 sinfo --noheader --Node \
       --Format=Partition:100,NodeList:100,Memory:40,CPUsState:60,Gres:400,StateComplete:200,Features:2000
   )
 }
 cctl_names_of() { # a list of nodes, as Slurm shows it: its names between spaces
-  [ "$1" = '(null)' ] || echo " $(cctl_ask 10 scontrol show hostnames "$1" | tr '\n' ' ')"
+  [ "$1" = '(null)' ] || echo " $(cctl_ask 30 scontrol show hostnames "$1" | tr '\n' ' ')"
 }
 # Whether a node with these features fulfils the job's constraint, which Slurm reads from left to right: `a > !b` is "a and
 # b" of truth values, and `a >= !b` is "a or b", both of the same precedence. With counts, as in `[a*2&b*1]`, some nodes
