@@ -234,7 +234,8 @@ def _(value: Tracked, console: Console) -> None:
 
 @draw.register
 def _(value: Roles, console: Console) -> None:
-    tables.show_roles(console, [("", value)]) or console.print("no roles: this run has a single program")
+    if not tables.show_roles(console, [("", value)]):
+        console.print("no roles: this run has a single program")
 
 
 @draw.register
