@@ -26,10 +26,11 @@ MARK = re.compile(r"`([a-z]\w*(?:\.[\w§-]+)*)( ?= ?)([^`\n]*)`")
 # What is typed as it is: commands of ours, and those of other programs. A flag after one of them is theirs.
 COMMANDS = re.compile(
     r"\b(clusterctl|sbatch|srun|squeue|scancel|sacct|scontrol|uv|pip|pipenv|poetry|pdm|torchrun|deepspeed|accelerate|python|rmi"
-    r"|usermod|enroot|buildah|docker|apt-get|id)\b[^;]*?(?<![\w-])--[a-z]"
+    r"|usermod|enroot|buildah|docker|apt-get|amd-smi|id)\b[^;]*?(?<![\w-])--[a-z]"
 )
 # Text that is not a message of ours, and options of sbatch and of launchers that messages explain.
 ELSEWHERE = {
+    "launcher/config/suggestions.py": "commands of the command line",
     "launcher/emulator": "it answers as Slurm's commands do",
     "launcher/api/agents/skill.py": "a page on the command line, for agents",
     "launcher/api/agents/plans.py": "the flags with which the user starts the server: clusterctl mcp",

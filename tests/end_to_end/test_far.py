@@ -262,21 +262,15 @@ def test_every_command_suggested_there_works_as_it_is_printed(stage: FarStage) -
         f"why {failed}",
         "why waits",
         "status",
-        f"status {failed}",
         "status nothing",
         f"logs {failed} --rank 9",
         f"cancel {failed}",
-        f"resume {failed} --dry-run",
         "resume waits",
         f"report {failed} {failed}",
-        f"fetch {failed} --output fetched",
         f"diff {failed} {failed}",
         f"tunnel {failed} 8888",
         f"attach {failed} -- true",
-        f"track {failed}",
-        "rerun nothing",
         "submit --nodes 99 -- python fail.py",
-        "submit cora --set data.root=here",
         f"rerun {failed} --hold",
         "nodes --for nothing",
         "alloc --end 99999",
@@ -289,7 +283,8 @@ def test_every_command_suggested_there_works_as_it_is_printed(stage: FarStage) -
     assert {one.split()[1] for one in needs_it} >= {"status", "why", "logs", "resume", "rerun", "cancel", "release"}
     problems = []
     order = {"release": 0, "cancel": 2}  # what follows a run needs one that was released; the last ends runs
-    for command in sorted(needs_it, key=lambda one: order.get(one.split()[1], 1)):
+    alike = {re.sub(r"(\w+-)?\d{8}-\d{6}-\w{4}", "RUN", one): one for one in sorted(needs_it)}
+    for command in sorted(alike.values(), key=lambda one: order.get(one.split()[1], 1)):
         if re.search(r"\b[A-Z]{3,}\b", command):
             continue  # a word that its reader fills in
         code, shown = typed_at_a_terminal(stage, f"timeout 60 {command}")

@@ -33,7 +33,8 @@ OF_CLUSTERS = frozenset(
     }
 )
 _COMMAND = re.compile(
-    r"(?<![\w./-])clusterctl (?P<command>(?:config |data |image )?[a-z]+)\b(?P<rest>(?:(?!clusterctl | && )[^\n`;])*)"
+    r"(?<![\w./-])clusterctl (?P<command>(?:config |data |image )?[a-z]+)(?![\w-])"
+    r"(?P<rest>(?:(?!clusterctl | && )[^\n`;])*)"
 )
 # Other programs look at the machine of the cluster: here they would find nothing, or something else.
 _OF_HOSTS = re.compile(
