@@ -56,11 +56,15 @@ def show(
         echo_json(json_output.job(resolved))
         return
     rows = list(api.values(resolved))
-    key_width, value_width, origin_width = (max(len(row[column]) for row in rows) for column in range(3))
+    key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     value_width = min(value_width, 60)
     if sys.stdout.isatty():  # a longer value pushes only its own origin aside
-        room = shutil.get_terminal_size().columns - key_width - origin_width - 4
-        value_width = max((len(value) for _, value, _ in rows if len(value) <= min(value_width, room)), default=0)
+        room = shutil.get_terminal_size().columns - key_width - 4
+        ends = [(len(value), len(origin)) for _, value, origin in rows]
+        too_wide = {
+            width: sum(max(width, one) + origin > room for one, origin in ends) for width in range(value_width + 1)
+        }
+        value_width = min(too_wide, key=lambda width: (too_wide[width] - sum(one <= width for one, _ in ends), -width))
     for key, value, origin in rows:
         click.echo(plain(f"{key:<{key_width}}  {value:<{value_width}}  {origin}"))
 

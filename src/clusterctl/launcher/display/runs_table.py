@@ -47,6 +47,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dr
     "RUN": 0, "STATE": 0, "PROGRESS": 1, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 3, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "TAGS": 9, "AGE": 6, "RAN": 11, "GPU-H": 12, "TRY": 13, "JOB": 14, "NOTE": 3,
 }  # fmt: skip
+_LEAST_IMPORTANT = 99
 _LEAST_HEIGHT = 4  # of a table: the header, a run, its note, and how many more there are
 _LEAST_NAMES = 28  # of the column: a short job's id
 _BAR = 6  # a bar of the progress is as important
@@ -135,6 +136,8 @@ class RunsTable:
         below = [""] * len(shown)
         if width is not None:
             importance = _IMPORTANCE | dict.fromkeys(listing.varied, 1)  # almost as important as the run and its state
+            if {*cells["TRY"]} <= {"", "1"}:  # first attempts are no news: only where there is room for everything
+                importance["TRY"] = _LEAST_IMPORTANT
             columns, without_note = _made_to_fit(columns, importance, cells, widths, width)
             below = [_cut(f"  {text}", width) if text else "" for text in without_note] or below
         names = [text if _width(text) > widths["RUN"] else "" for text in cells["RUN"]]  # on lines of their own
@@ -244,8 +247,8 @@ def _made_to_fit(
         cells["PROGRESS"], widths["PROGRESS"] = bars, bar_width
     for column in by_importance:
         kept += [column] if importance[column] >= _BAR and room([*kept, column]) >= 0 else []
-    if len(kept) + bool(below) < len(columns) and "TRY" in kept and {*cells["TRY"]} <= {"", "1"}:
-        kept.remove("TRY")  # first attempts only: no news where room is short
+    if len(kept) + bool(below) < len(columns) and importance["TRY"] == _LEAST_IMPORTANT:
+        kept = [column for column in kept if column != "TRY"]
     if "NOTE" in kept:
         widths["NOTE"] = min(note, widths["NOTE"] + room(kept))
         cells["NOTE"] = [_cut(text, widths["NOTE"]) for text in cells["NOTE"]]
