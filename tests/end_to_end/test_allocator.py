@@ -28,7 +28,7 @@ libc.mallinfo.restype = type("Info", (ctypes.Structure,), {"_fields_": [(f, ctyp
 libc.malloc(ctypes.c_size_t(100 << 20))
 print("mapped" if libc.mallinfo().hblks else "kept")
 """
-# Steps with aligned blocks of varying sizes and small ones between; prints the MiB of the heap after 10 and 200 of them.
+# Steps with aligned blocks of varying sizes, and small ones between; prints the MiB of the heap after 10 and after 200.
 STEPS = """
 import ctypes, random
 libc, size, pointer = ctypes.CDLL(None), ctypes.c_size_t, ctypes.c_void_p
