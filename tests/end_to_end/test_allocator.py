@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from support.images import ThinImage
 from support.sandbox_fixture import Pyxis
 from support.scenario import Stage
 
-from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import STEADY_HEAP, TUNED_ALLOCATOR
 
 pytestmark = pytest.mark.long  # the scripts themselves: launch/test_script.py
 
@@ -25,6 +27,30 @@ fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks ke
 libc.mallinfo.restype = type("Info", (ctypes.Structure,), {"_fields_": [(f, ctypes.c_int) for f in fields.split()]})
 libc.malloc(ctypes.c_size_t(100 << 20))
 print("mapped" if libc.mallinfo().hblks else "kept")
+"""
+# Steps with aligned blocks of varying sizes, and small ones between; prints the MiB of the heap after 10 and after 200.
+STEPS = """
+import ctypes, random
+libc, size, pointer = ctypes.CDLL(None), ctypes.c_size_t, ctypes.c_void_p
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = pointer, [size], [pointer]
+libc.mallinfo2.restype = type("Info", (ctypes.Structure,), {"_fields_": [(f"f{n}", size) for n in range(10)]})
+def aligned(bytes):
+    place = pointer()
+    libc.posix_memalign(ctypes.byref(place), size(64), size(bytes))
+    return place
+random.seed(0)
+for step in range(200):
+    tensors, small = [], []
+    for _ in range(20):
+        tensors.append(aligned(random.randint(1_300_000, 1_500_000)))
+        small += [pointer(libc.malloc(random.randint(16, 900))) for _ in range(20)]
+        if len(tensors) > 8 and random.random() < 0.5:
+            libc.free(tensors.pop(random.randrange(len(tensors))))
+            libc.free(small.pop(random.randrange(len(small))))
+    for one in small + tensors:
+        libc.free(one)
+    if step in (9, 199):
+        print(libc.mallinfo2().f0 >> 20)
 """
 JEMALLOC = next(map(str, Path("/usr/lib").glob("*/libjemalloc.so.2")), "")
 SYSTEM = 'allocator = "system"\n'
@@ -118,6 +144,19 @@ def test_a_program_on_glibc_reuses_its_pages(source: Path) -> None:
     subprocess.run(["gcc", "-O0", source, "-o", source.with_name("glibc")], check=True)
     program = source.with_name("glibc")
     assert pages(program, **TUNED_ALLOCATOR) < pages(program) / 4
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc from 2.33 on")
+def test_small_blocks_do_not_make_the_heap_of_a_training_grow() -> None:
+    def heap(**variables: str) -> list[int]:
+        words = [sys.executable, "-I", "-S", "-c", STEPS]
+        done = subprocess.run(words, env=os.environ | variables, capture_output=True, text=True, check=True)
+        return [int(line) for line in done.stdout.split()]
+
+    (early, late), (_, of_program) = heap(**TUNED_ALLOCATOR | STEADY_HEAP), heap(**TUNED_ALLOCATOR)
+    assert late < 1.25 * early
+    if os.confstr("CS_GNU_LIBC_VERSION") < "glibc 2.38":  # newer ones reuse aligned blocks by themselves
+        assert late < 0.8 * of_program
 
 
 @pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc; as root: tests/install.sh allocators")

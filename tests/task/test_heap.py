@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -21,43 +22,35 @@ def given_back() -> Callable[[list[int]], list[int]]:
     def looks(sizes: list[int]) -> list[int]:
         found: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
-            left = iter(enumerate(sizes))
-            now = 0
-
-            def size() -> int:
-                nonlocal now
-                now, bytes_ = next(left)
-                return bytes_
-
-            patch.setattr(heap, "_private_bytes", size)
+            process, now = Heap(), 0
+            patch.setattr(heap, "_private_bytes", lambda: sizes[now])
             patch.setattr(heap, "give_back", lambda: found.append(now))
-            process = Heap()
-            for _ in sizes:
+            for now in range(len(sizes)):  # noqa: B007 - read above
                 process.look()
         return found
 
     return looks
 
 
-@given(base=st.integers(50, 4000), swings=st.lists(st.floats(0.8, 1.2), min_size=4, max_size=60))
-def test_a_process_whose_size_swings_by_a_fifth_keeps_its_memory(
+@given(base=st.integers(50, 4000), swings=st.lists(st.floats(0.5, 1.05), min_size=4, max_size=60))
+def test_a_process_whose_size_swings_keeps_its_memory(
     given_back: Callable[[list[int]], list[int]], base: int, swings: list[float]
 ) -> None:
-    sizes = [round(base * MIB * 1.2)] * 4 + [round(base * MIB * swing) for swing in swings]
+    sizes = [base * MIB] * 4 + [round(base * MIB * swing) for swing in swings * 4]
     assert given_back(sizes) == []
 
 
 @given(base=st.integers(50, 4000), step=st.integers(1, 60))
-def test_a_process_that_grows_with_every_step_gives_memory_back_before_it_has_half_more(
+def test_a_process_that_grows_gives_memory_back_but_rarely(
     given_back: Callable[[list[int]], list[int]], base: int, step: int
 ) -> None:
-    sizes = [(base + step * number) * MIB for number in range(4000 // step)]
+    """Growth costs little memory, or little time: the pages that are given back are fetched anew."""
+    sizes = [(base + step * number) * MIB for number in range(400)]
     found = given_back(sizes)
     settled = base + 3 * step
-    expected = next(
-        (place for place, size in enumerate(sizes) if size > (1.25 * settled + 32) * MIB and place > 3), None
-    )
-    assert (found[0] if found else None) == expected
+    expected = next(place for place, size in enumerate(sizes) if size > (1.06 * settled + 16) * MIB and place >= 32)
+    assert found[0] == expected
+    assert all(after - before > 32 for before, after in pairwise(found))
 
 
 def test_the_size_is_that_of_this_process() -> None:

@@ -2,7 +2,8 @@
 
 Ranks without GPUs keep what they free, since fetching pages anew takes time. But glibc before 2.38 does not reuse a
 freed block for an equal aligned one, which torch's tensors are (bug 14581 of sourceware.org): where their sizes differ
-from step to step, the heap grows with every step.
+from step to step, the heap grows until free neighbours can be joined. Built-in trainings have variables that leave
+little between them (`launcher/submission/plan.py`); under torchrun, there are none.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 _SETTLED = 4  # looks after which a heap that is in order has its size
-_MUCH, _MORE = 1.25, 32 << 20  # times as much, and so many bytes more
+_REST = 32  # looks between two times: fetching the pages anew takes about a hundredth of such a stretch
+_MUCH, _MORE = 1.06, 16 << 20  # times as much, since samples vary in size, and so many bytes more
 
 
 class Heap:
-    """Gives memory back when this process holds a quarter more than it did soon after the last time."""
+    """Gives memory back when this process holds clearly more than it did soon after the last time."""
 
     def __init__(self) -> None:
         self._looks = self._size = 0
@@ -25,10 +27,9 @@ class Heap:
     def look(self) -> None:
         """Give freed memory back if the heap has grown; reads one line of /proc, in a few microseconds."""
         self._looks += 1
-        size = _private_bytes()
         if self._looks <= _SETTLED:
-            self._size = max(self._size, size)
-        elif size > _MUCH * self._size + _MORE:
+            self._size = max(self._size, _private_bytes())
+        elif self._looks > _REST and _private_bytes() > _MUCH * self._size + _MORE:
             give_back()
             self._looks = self._size = 0
 

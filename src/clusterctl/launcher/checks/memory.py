@@ -46,8 +46,7 @@ MIB = 1 << 20
 _NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 45 * MIB
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
-_DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow by a quarter (engine/task/heap.py)
-_SCATTERED, _SCATTERED_MORE, _LITTLE = 1.3, 0.9, 60 * MIB  # as much if tensors vary, fitted to `taobao`: task/heap.py
+_DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow a little (engine/task/heap.py)
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
@@ -77,8 +76,7 @@ class _Live:
     `evaluation` is what a rank needs only there, `shared_evaluation` what a node does. `graph` is what a GPU holds of
     the data, and `libraries` what a rank imports beyond torch. `whole` is what the first rank needs instead of its
     `evaluation` if there is room for it, with a quarter more. `left` is the part of what a step has freed that an
-    evaluation cannot use, or the other way round. `varies` tells whether the sizes of tensors differ from
-    step to step, so that freed blocks are of less use for the next ones.
+    evaluation cannot use, or the other way round.
     """
 
     graph: float
@@ -90,7 +88,6 @@ class _Live:
     shared_evaluation: float
     libraries: int = 0
     whole: float = 0.0
-    varies: bool = False
     left: float = _LEFT
 
 
@@ -121,10 +118,7 @@ def estimate(job: Job) -> Estimate | None:
 
     def rank(evaluation: float) -> float:
         less, more = sorted((live.step, evaluation))
-        used = more + live.left * less
-        if live.varies:
-            used = _SCATTERED * used + _SCATTERED_MORE * max(0.0, used - _LITTLE)
-        return _RANK + live.libraries + live.weights + live.samples + used
+        return _RANK + live.libraries + live.weights + live.samples + more + live.left * less
 
     shared = _NODE + live.shared + live.shared_evaluation
     training = shared + tasks * rank(live.evaluation)
@@ -523,11 +517,10 @@ def _links(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
         shared=0,
         weights=3 * own * width * weight + 14 * width * width * weight * _ADAM + 16 * (examples + 4 * scored),
         samples=_AHEAD * (8 * drawn + 24 * (of_users + outer)),
-        step=((3 if ranks == 1 else 7) * (of_users + outer) + 14 * inner + 20 * batch) * width * weight,
+        step=_DRIFT * ((3 if ranks == 1 else 7) * (of_users + outer) + 14 * inner + 20 * batch) * width * weight,
         evaluation=max(encoded, own * width + 6 * width * min(pairs, _PAIRS_AT_ONCE)) * weight + 24 * scored,
         shared_evaluation=(3 * items + users) * width * weight,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
-        varies=True,
     )
 
 

@@ -51,9 +51,9 @@ TUNED_ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-# For built-in trainings, whose tensors vary in size from step to step. Small blocks between freed tensors keep these from
-# being joined, so the heap grew with every step: those that glibc puts aside when they are freed, and the kernels that
-# oneDNN has compiled for the last 1,024 sizes (docs/decisions, "What a job needs").
+# For built-in trainings, whose tensors vary in size from step to step. Freed tensors cannot be joined across small
+# blocks, so the heap grew with every step. Such blocks are those that glibc puts aside when they are freed, and the
+# kernels that oneDNN has compiled for the last 1,024 sizes (docs/decisions, "What a job needs").
 STEADY_HEAP = {
     "GLIBC_TUNABLES": f"{TUNED_ALLOCATOR['GLIBC_TUNABLES']}:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
