@@ -109,6 +109,12 @@ def test_more_samples_than_combinations_are_rejected() -> None:
         drawn(5, "a.b=1,2", "c.d=1,2")
 
 
+@pytest.mark.parametrize("samples", [0, -1])
+def test_a_sample_has_at_least_one_run(samples: int) -> None:
+    with pytest.raises(UsageError, match=f"`samples={samples}`: no runs"):
+        drawn(samples, "a.b=1,2")
+
+
 def test_a_file_has_one_run_per_line() -> None:
     lines = parse_lines("# two runs\ntrain.lr=1e-3 env.NAME='a b'  # small\n\ntrain.lr=1e-2\n", "runs.txt")
     assert combinations([lines], None, 0) == [("train.lr=1e-3", "env.NAME=a b"), ("train.lr=1e-2",)]

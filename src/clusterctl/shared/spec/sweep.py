@@ -138,6 +138,8 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
     if samples is None and len(finite) < len(axes):
         raise UsageError("log: and uniform: are sampled at random", "set the number of runs: `samples=20`")
     count = grid if samples is None else samples
+    if samples is not None and samples < 1:
+        raise UsageError(f"`samples={samples}`: no runs", "set the number of runs: `samples=20`")
     if count > MOST_RUNS:
         raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw a sample: `samples=100`")
     if samples is None:
