@@ -17,6 +17,7 @@ from display.conftest import FINISHED, TRAINING, status
 from rich.console import Console
 from support.made_runs import busy_files, ended, falling, write_sweep
 from support.mistake import Desk, check_plain
+from support.screens import contrast
 
 import clusterctl
 from clusterctl.launcher.api.notify import Tracked
@@ -128,23 +129,11 @@ def test_the_metric_that_ranks_a_sweep_is_shown_beside_its_settings(
         assert (first.split()[3], second.split()[3]) == ("0.6250", "0.5000")
 
 
-def _contrast(one: str, other: str) -> float:
-    """The contrast of two colours such as #0088ff, as WCAG 2 defines it."""
-
-    def luminance(colour: str) -> float:
-        parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-        linear = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def test_colours_are_legible_in_light_and_dark_notebooks() -> None:
     shown = "".join(drawer.html(status("cora-20260102-030405-00a1", state)) for state in State)
     colours = set(re.findall(r"[^-]color: (#[0-9a-f]{6})", shown))
     assert len(colours) >= 4
-    assert min(_contrast(colour, ground) for colour in colours for ground in ("#ffffff", "#111111")) >= 3.5
+    assert min(contrast(colour, ground) for colour in colours for ground in ("#ffffff", "#111111")) >= 3.5
 
 
 def test_printing_logs_leaves_their_lines_to_be_read(busy: Run) -> None:

@@ -68,9 +68,11 @@ def test_progress_is_counted_in_steps_or_else_in_epochs() -> None:
     assert progress({"step": 30}) is progress({"step": 1, "steps": 0}) is None
 
 
-def test_the_time_left_counts_down_to_zero_between_writes() -> None:
+def test_the_time_left_counts_down_between_writes_and_is_unknown_once_it_is_over() -> None:
     metrics = {"step": 40, "steps": 100}
     assert seconds_left(metrics, Pace(2.0, 1000), 1000) == 30
     assert seconds_left(metrics, Pace(2.0, 1000), 1010) == 20
-    assert seconds_left(metrics, Pace(2.0, 1000), 9000) == 0
+    assert seconds_left(metrics, Pace(2.0, 1000), 1030) == 0
+    assert seconds_left(metrics, Pace(2.0, 1000), 1031) is None  # such as that of a run that is stuck
+    assert seconds_left({"step": 100, "steps": 100}, Pace(2.0, 1000), 9000) == 0
     assert seconds_left(metrics, None, 1000) is seconds_left({"step": 4}, Pace(2.0, 0), 0) is None

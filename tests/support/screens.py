@@ -177,3 +177,18 @@ def answer_of(address: str, script: str) -> object:
         found = ask("Runtime.evaluate", session, expression=script, awaitPromise=True, returnByValue=True)
         ask("Browser.close")
         return found["result"].get("value")
+
+
+# Legibility.
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours such as #0088ff, as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        linear = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from support.mistake import check_plain
+from support.screens import contrast
 
 from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, draw, frame
 from clusterctl.launcher.observe.lines import GrowingRecords
@@ -91,6 +92,24 @@ class CountingLock:
 
     def __exit__(self, *_: object) -> None:
         self.held = False
+
+
+# Black, red, green and yellow of terminals whose "white" is grey, light or dark.
+_THEMES = (
+    ("#000000", "#cd3131", "#00bc00", "#949800"),
+    ("#000000", "#cd0000", "#00cd00", "#cdcd00"),
+    ("#073642", "#dc322f", "#859900", "#b58900"),
+    ("#0c0c0c", "#c50f1f", "#13a10e", "#c19c00"),
+)
+
+
+@pytest.mark.parametrize("theme", _THEMES)
+def test_the_use_of_a_gpu_is_legible_in_light_and_dark_terminals(overview: Overview, theme: tuple[str, ...]) -> None:
+    names = dict(zip(("black", "red", "green", "yellow"), theme, strict=True))
+    styles = {str(span.style) for span in draw(Pane.DEVICES, MonitorView(overview.look()), 120, 20).spans}
+    cells = [style.removeprefix("bold ").split(" on ") for style in styles if " on " in style]
+    assert len(cells) >= 4
+    assert min(contrast(names[text], names[ground]) for text, ground in cells) >= 2.5
 
 
 def test_drawing_a_history_holds_its_lock_but_reading_a_file_does_not(

@@ -79,7 +79,7 @@ def test_the_table_is_sorted_by_the_metric_and_marked_as_such(sweep) -> None:
     text = page(examined(made))
     assert [row[0] for row in cells(text)] == ["0", "2", "4", "1", "3", "5"]
     assert '<th scope="col" class="number" aria-sort="descending">val accuracy</th>' in text
-    assert cells(text)[0] == ["0", "finished", "1e-3", "0", "1.0000", "0.0000", "1m30s"]
+    assert cells(text)[0] == ["0", "finished", "1.0000", "1e-3", "0", "0.0000", "1m30s"]
     text = page(examined(made, "loss"))
     assert '<th scope="col" class="number" aria-sort="ascending">loss</th>' in text
     with pytest.raises(UsageError, match="no value of los in these runs") as error:

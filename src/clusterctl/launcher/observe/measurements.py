@@ -131,13 +131,14 @@ def progress(metrics: Mapping[str, float]) -> float | None:
 
 
 def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) -> float | None:
-    """The time that the remaining steps will take at this pace; None if their number is unknown."""
+    """The time that the remaining steps will take at this pace; None if their number is unknown, or if it is over."""
     if pace is None or "steps" not in metrics or "step" not in metrics:
         return None
     since = max(0.0, now - pace.time)
     if since > _LONGEST_PAUSE_SECONDS:  # one of the two clocks is wrong
         since = 0.0
-    return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
+    left = (metrics["steps"] - metrics["step"]) / pace.steps_per_second
+    return None if 0 < left < since else max(0.0, left - since)
 
 
 def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:

@@ -201,7 +201,8 @@ def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> list[Text]
 _STALE_SECONDS = 60
 _IDLE_PERCENT = 10
 _MOST_STRAGGLERS = 4  # listed by name
-_HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
+# In a light theme, a terminal's "white" may be grey; its black is black in all.
+_HEAT = ((90, "bold black on green"), (60, "black on green"), (30, "black on yellow"), (0, "black on red"))
 
 
 def devices(history: History, now: float, width: int, height: int, down: int = 0) -> Text:

@@ -292,19 +292,22 @@ def _table(several: Several, members: Sequence[RankedRun], address: Callable[[st
     keys, metrics, sort = several.keys[:_MOST_KEYS], _metrics_of(several), None
     if several.metric:
         sort = "ascending" if several.metric.better is Better.LOWER else "descending"
+    ranking = int(several.metric is not None)  # it is first, beside the state: other columns may be off the screen
     titles = [tag("th", "run", scope="col"), tag("th", "state", scope="col")]
-    titles += [tag("th", key, scope="col") for key in keys]
-    for metric in metrics:
-        first = several.metric is not None and metric.name == several.metric.name
-        titles.append(tag("th", metric.label, scope="col", class_="number", aria_sort=sort if first else None))
+    named = [
+        tag("th", metric.label, scope="col", class_="number", aria_sort=None if place else sort)
+        for place, metric in enumerate(metrics)
+    ]
+    titles += [*named[:ranking], *(tag("th", key, scope="col") for key in keys), *named[ranking:]]
     titles.append(tag("th", "ran", scope="col", class_="number"))
     rows = []
     for member in members:
         status, ran = member.status, member.status.ran(several.as_of)
         cells = [tag("td", _linked(member, address) if address else member.name, class_="narrow"), _state(status)]
-        cells += [tag("td", member.settings.get(key, ""), class_="value") for key in keys]
         values = [(metric, status.metrics.get(metric.name)) for metric in metrics]
-        cells += [_number(metric.text(value), value) for metric, value in values]
+        numbers = [_number(metric.text(value), value) for metric, value in values]
+        settings = (tag("td", member.settings.get(key, ""), class_="value") for key in keys)
+        cells += [*numbers[:ranking], *settings, *numbers[ranking:]]
         cells.append(_number("" if ran is None else duration(ran), ran))
         rows.append(tag("tr", join(cells)))
     return table(rows, *titles, class_="sortable")
