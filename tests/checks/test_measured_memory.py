@@ -105,10 +105,12 @@ ROWS: list[tuple[str, str, str, dict[str, str], dict[str, Any], int]] = [
     ("reddit", "r05", "2x2", {"placement": "split"}, {}, 843),
     ("reddit", "r05", "4x1", {"placement": "split"}, {}, 493),
     ("taobao", "0.001", "1x1", {}, TAOBAO, 236),
-    ("taobao", "0.001", "1x4", {}, TAOBAO, 356),
+    ("taobao", "0.001", "1x4", {}, TAOBAO, 372),
     ("taobao", "0.002", "1x1", {}, TAOBAO | {"global_batch_size": 1024}, 370),
+    ("taobao", "0.002", "1x1", {}, TAOBAO | {"global_batch_size": 1024}, 382),
     ("taobao", "0.002", "1x2", {}, TAOBAO | {"global_batch_size": 1024}, 491),
-    ("taobao", "0.004", "1x1", {}, TAOBAO, 374),
+    ("taobao", "0.004", "1x1", {}, TAOBAO, 454),
+    ("taobao", "0.004", "1x2", {}, TAOBAO, 635),
 ]
 
 

@@ -521,6 +521,7 @@ def _links(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
         evaluation=max(encoded, own * width + 6 * width * min(pairs, _PAIRS_AT_ONCE)) * weight + 24 * scored,
         shared_evaluation=(3 * items + users) * width * weight,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
+        left=1.0,  # as of a sampled network
     )
 
 
