@@ -28,7 +28,7 @@ def know(host: Host, listed: str) -> None:
     names, still = (quote("\n".join(nodes.split())) for nodes in (HELD, listed))
     host.scontrol = (
         f'case "$*" in "show hostnames n[1-2]") printf "%s\\n" {names} ;;\n'
-        f'"show hostnames "*) printf "%s\\n" {still} ;;\n'
+        f'"show hostnames now") printf "%s\\n" {still} ;;\n"show hostnames "*) tr , "\\n" <<<"$3" ;;\n'
         '"show job "*) echo "   JobState=RUNNING NodeList=now BatchHost=n1" ;; esac'
     )
 
