@@ -255,8 +255,9 @@ def test_every_command_suggested_there_works_as_it_is_printed(stage: FarStage) -
         suggested.update({" ".join(["clusterctl", *words]): command for words in commands_in(shown)})
         return shown
 
-    failed = provoke("clusterctl submit --name fails --wait -- python fail.py").split()[0]
-    assert failed.startswith("fails-")
+    submitted = re.search(r"fails-[\w-]+", provoke("clusterctl submit --name fails --wait -- python fail.py"))
+    assert submitted
+    failed = submitted[0]
     provoke("clusterctl submit --name waits --hold -- python wait.py")
     for command in (
         f"why {failed}",
