@@ -74,7 +74,7 @@ def test_a_report_from_python_is_the_same_file(desk: Desk) -> None:
     for wrong, message in (((), "no run named"), (("one", "one"), "run named twice"), (("fit", "one"), "is a sweep")):
         with pytest.raises(clusterctl.UsageError, match=message):
             clusterctl.report(*wrong, output="x.html")
-    far = replace(clusterctl.find("one"), place=SimpleNamespace(cluster=SimpleNamespace(name="hpc")))
+    far = replace(clusterctl.find("one"), place=SimpleNamespace(name="hpc"))
     with pytest.raises(clusterctl.HostError) as error:
         clusterctl.report(far)
     assert error.value.hint == f"in a terminal: clusterctl report {ONE} --cluster hpc"

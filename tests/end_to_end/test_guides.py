@@ -17,7 +17,7 @@ from support.ranks import CORA
         *(
             pytest.param(*guide, marks=pytest.mark.long)
             for guide in (
-                ("../tutorial/index", 10, {}),  # trains Cora twice
+                ("../tutorial/index", 10, {"COLUMNS": "200"}),  # trains Cora twice
                 ("your-batch-script", 9, {"COLUMNS": "200"}),
                 ("again-and-different", 4, {}),
                 ("tidying-up", 4, {"COLUMNS": "200"}),
