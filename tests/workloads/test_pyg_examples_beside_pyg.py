@@ -45,6 +45,7 @@ WORKLOADS = {
 # Beside PyG: training/test_typed_models.py, test_typed_links.py
 SEVERAL_TYPES = {"hgt", "purchases", "rgcn", "shop", "to_hetero_sage"}
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.toml")} - SEVERAL_TYPES)
+ALWAYS = ("gatv2", "link_mlp")
 SEEDS = range(6)
 ONE_SIDED = 4.03  # standard errors of a mean of six that one in a hundred exceeds by chance (Student's t)
 SMALL = 0.01  # a difference of scores that may have one side
@@ -278,7 +279,7 @@ STEPS: dict[str, Callable[[Any, Any, dict[str, Any]], tuple[Any, StepLoss]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "link_mlp" else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
 )
 def test_an_example_has_the_gradients_of_a_plain_loop_on_the_same_batches(
     name: str, lone_task: Task, monkeypatch: pytest.MonkeyPatch

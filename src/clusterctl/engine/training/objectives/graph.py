@@ -102,9 +102,7 @@ class GraphClassification(Objective[Graphs]):
 
     def prepare(self, batch: Batch) -> Graphs:
         """The batch's graphs as one disconnected graph."""
-        real = batch.weights > 0  # a BatchNorm would see the padding, so only a rank without other graphs has some
-        if real.any() and not real.all():
-            return self._cut(batch.seeds[real], batch.weights[real])
+        batch = batch.without_padding()
         return self._cut(batch.seeds, batch.weights)
 
     def gather(self, prepared: Graphs) -> Any:
