@@ -17,7 +17,7 @@ from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.neighbors import Draw
 from clusterctl.engine.graph.pyg import relation as pyg_relation
-from clusterctl.engine.graph.storage import LabelledHeteroGraph
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed
 from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood, typed_whole
 
 
@@ -53,14 +53,15 @@ def check_places(sample: TypedSubgraph) -> None:
 
 
 def check_by_depth(sample: TypedSubgraph) -> None:
-    """Rows are by depth, and an edge goes from one depth to that before it, in the same tree."""
+    """Rows are by depth, and an edge goes from one depth to that before it, or is a self loop, in the same tree."""
     depth = {
         kind: torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
         for kind, counts in sample.rows_by_depth.items()
     }
     for relation, (sources, targets) in sample.edge_index.items():
         source, _, target = relation
-        assert torch.equal(depth[source][sources], depth[target][targets] + 1)
+        is_loop = (sources == targets) if source == target else torch.zeros_like(sources, dtype=torch.bool)
+        assert torch.equal(depth[source][sources], depth[target][targets] + 1 - is_loop.long())
         counts = sample.edges_by_depth[relation]
         hops = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
         assert torch.equal(depth[target][targets], hops)
@@ -72,6 +73,23 @@ def check_by_depth(sample: TypedSubgraph) -> None:
         ends = torch.tensor(sample.rows_by_depth[kind]).cumsum(0).tolist()
         for start, stop in pairwise(ends):  # a node has one row for each depth and tree
             assert len(torch.unique(torch.stack([tree, places])[:, start:stop], dim=1).t()) == stop - start
+
+
+@pytest.mark.parametrize("fan_out", [(-1, -1), (3, 2)])
+def test_a_self_loop_connects_a_row_with_itself(fan_out: tuple[int, int]) -> None:
+    """PyG's layers that add self loops remove such edges before, and would not know one from a copy."""
+    graph = random_academy()
+    papers = torch.arange(graph.num_nodes[PAPER])
+    edges = torch.cat([graph.relation(CITES).edge_index, papers[::2].expand(2, -1)], 1)
+    indptr, indices = compressed(edges, len(papers))
+    graph = replace(graph, indptr=graph.indptr | {CITES: indptr}, indices=graph.indices | {CITES: indices})
+    sample = TypedSampler(graph, fan_out, 0).sample({PAPER: papers[:10]}, 1, 2)
+    check_by_depth(sample)
+    (sources, targets), nodes = sample.edge_index[CITES], sample.places[PAPER]
+    loops = nodes[sources] == nodes[targets]
+    assert loops.any()
+    assert not loops.all()
+    assert torch.equal(loops, sources == targets)
 
 
 @given(

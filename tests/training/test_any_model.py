@@ -24,7 +24,7 @@ from clusterctl.engine.graph.features.arrangement import renumbered
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.graph.subgraphs import Subgraph, SubgraphSampler, neighbourhood, whole
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 from clusterctl.engine.training.objectives.own_node import OwnNodeClassification
 from clusterctl.engine.training.own import pyg_inference
 from clusterctl.engine.training.own.forward_memory import Need, _peak, free_memory, measured
@@ -223,6 +223,26 @@ def test_a_batch_norm_sees_each_node_of_a_step_once(
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-12)
     for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_a_batch_norm_does_not_see_the_padding_of_the_last_step(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
+) -> None:
+    users.Net = Averaged  # type: ignore[attr-defined]
+    graph = random_graph()
+    objective = OwnNodeClassification(graph, TRAIN, lone_task)
+    plain = Averaged(7, 3).double()
+    plain.load_state_dict(objective.model.state_dict())
+    *_, batch = EpochPlan(objective.seeds, 16, 0, 0, 1).batches(1)
+    seeds = batch.seeds[: batch.total]
+    assert len(seeds) < len(batch.seeds)
+    objective.model.train()
+    loss = objective.loss(batch, objective.prepare(batch))
+    around = neighbourhood(graph, seeds, 2)
+    rows = plain.train()(graph.x[around.places], around.edge_index)
+    torch.testing.assert_close(loss, F.cross_entropy(rows[: len(seeds)], graph.y[seeds]), rtol=0, atol=1e-12)
+    for one, other in zip(objective.model.buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 

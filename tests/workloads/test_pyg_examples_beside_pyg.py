@@ -1,4 +1,4 @@
-"""The examples in docs/examples/pyg reach what a plain loop with PyG reaches with the same classes: five seeds each.
+"""The examples in docs/examples/pyg train like a plain loop with PyG and the same classes, in each step and in the end.
 
 The loops here are as PyG's examples write them, with a sampler of their own, since PyG's needs pyg-lib.
 """
@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric import seed_everything
 from torch_geometric.data import Batch as Many
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -44,7 +45,10 @@ WORKLOADS = {
 # Beside PyG: training/test_typed_models.py, test_typed_links.py
 SEVERAL_TYPES = {"hgt", "purchases", "rgcn", "shop", "to_hetero_sage"}
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.toml")} - SEVERAL_TYPES)
-SEEDS = range(5)
+ALWAYS = ("gatv2", "link_mlp")
+SEEDS = range(6)
+ONE_SIDED = 4.03  # standard errors of a mean of six that one in a hundred exceeds by chance (Student's t)
+SMALL = 0.01  # a difference of scores that may have one side
 StepLoss = Callable[[Batch], Tensor]
 
 
@@ -275,35 +279,40 @@ STEPS: dict[str, Callable[[Any, Any, dict[str, Any]], tuple[Any, StepLoss]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "link_mlp" else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
 )
-def test_an_example_takes_the_steps_of_a_plain_loop_on_the_same_batches(
+def test_an_example_has_the_gradients_of_a_plain_loop_on_the_same_batches(
     name: str, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same weights after every step, in float64, without dropout, with all neighbours."""
+    """The same gradients in every step, in float64, without dropout, with all neighbours.
+
+    `training/test_adam.py` has the update. It would amplify rounding where a gradient is nearly zero.
+    """
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(F, "dropout", lambda x, *_, **__: x)
     record = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())
     hops = {"fan_out": [-1] * len(record["train"]["fan_out"])} if "fan_out" in record["train"] else {}
     record["train"] |= {"precision": "float64", **hops}
     module = import_module(name)
+    if hasattr(module, "dropout"):  # that of clusterctl.pyg
+        monkeypatch.setattr(module, "dropout", F.dropout)
     steps = 0
 
     def beside(objective: Any, train: Any, task: Task, *_: Any) -> None:
         nonlocal steps
         model, loss_of = STEPS[record["workload"]](module, module.load(None), record["train"])
-        model.double().load_state_dict(objective.model.state_dict())
-        optimizer, learner = torch.optim.Adam(model.parameters(), lr=train.lr), Learner(objective, train, task)
+        model.double()
+        learner = Learner(objective, train, task)
         size = Batches(train, 1, TrainingSet(objective.seeds.numel(), objective.unit_of_seeds)).size
         plan = EpochPlan(objective.seeds, size, train.seed, 0, 1)
+        objective.model.train()
         for batch in (batch for epoch in (1, 2) for batch in plan.batches(epoch)):
-            objective.model.train()
-            learner.train_step(batch, objective.prepare(batch), 1.0, checkpoint_due=False)
-            optimizer.zero_grad()
+            model.load_state_dict(objective.model.state_dict())
+            model.zero_grad()
             loss_of(replace(batch, seeds=batch.seeds[: batch.total])).backward()
-            optimizer.step()
+            learner.train_step(batch, objective.prepare(batch), 1.0, checkpoint_due=False)
             for (part, ours), theirs in zip(objective.model.named_parameters(), model.parameters(), strict=True):
-                assert torch.allclose(ours, theirs, rtol=0, atol=1e-9), (part, batch.epoch, batch.step)
+                assert torch.allclose(ours.grad, theirs.grad, rtol=0, atol=1e-9), (part, batch.epoch, batch.step)
             steps += 1
         raise Compared
 
@@ -332,15 +341,18 @@ LOOPS: dict[str, Callable[[Any, Any, dict[str, Any], int], float]] = {
 def test_an_example_reaches_what_a_plain_loop_with_pyg_reaches(
     name: str, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The means differ by no more than the seeds do: by less than the wider of the two spreads."""
+    """The means differ by no more than the seeds do, and not in one direction for all seeds beyond chance."""
     monkeypatch.syspath_prepend(EXAMPLES)
     record = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())
     module, loop = import_module(name), LOOPS[record["workload"]]
     data, ours, plain = module.load(None), [], []  # loading seeds torch
     for seed in SEEDS:
         ours.append(by_clusterctl(name, record, seed, lone_task))
-        torch.manual_seed(seed)
+        seed_everything(seed)  # PyG's negative_sampling draws from Python's generator
         plain.append(loop(module, data, record["train"], seed))
     print(f"{name}: ours {[round(one, 4) for one in ours]}, plain {[round(one, 4) for one in plain]}")
     spread = max(max(scores) - min(scores) for scores in (ours, plain))
-    assert abs(mean(ours) - mean(plain)) <= spread, (ours, plain)
+    difference = abs(mean(ours) - mean(plain))
+    assert difference <= spread, (ours, plain)
+    error = stdev(one - other for one, other in zip(ours, plain, strict=True)) / len(SEEDS) ** 0.5
+    assert difference <= max(SMALL, ONE_SIDED * error), (ours, plain)

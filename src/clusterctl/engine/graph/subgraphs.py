@@ -2,7 +2,8 @@
 
 In training, rows are copies of nodes, one for each depth at which a node was sampled. So the output for a seed depends
 only on its own sampled tree and not on the other seeds of its rank. PyG's own loader gives each node one row, with
-neighbours that depend on the rest of the batch; so do samples for models that mix the rows of a batch anyway. Rows are
+neighbours that depend on the rest of the batch; so do samples for models that mix the rows of a batch anyway. A self
+loop connects a row with itself, not with a copy: PyG's layers that add self loops remove such edges before. Rows are
 ordered by depth, edges by hop, as `trim_to_layer` requires. In a graph with times, every seed has a tree of its own,
 because it sees the past of its own time: nothing in a seed's tree is later than the seed.
 
@@ -115,12 +116,13 @@ class SubgraphSampler:
                 places.append(found)
                 found = self._graph.indices.index_select(0, found)
             targets = rows_of(offsets, found.numel(), above)
+            is_loop = frontier.repeat_interleave(offsets.diff(), output_size=found.numel()) == found
             known = torch.cat(nodes) if self._merged else frontier[:0]
             above += frontier.numel()
             sources, columns = self._renumbered(known, found)
             frontier, first = sources[known.numel() :], above - known.numel()
             nodes.append(frontier)
-            edge_index.append(torch.stack([columns.to(torch.int64) + first, targets]))
+            edge_index.append(torch.stack([torch.where(is_loop, targets, columns.to(torch.int64) + first), targets]))
         rows, edges = moved((torch.cat(nodes), torch.cat(edge_index, 1)), self._given.indptr.device)
         return Subgraph(
             self._given,
@@ -399,8 +401,13 @@ class TypedSampler:
                 following[source], columns = self._renumbered[source](following[source], together)
                 parts = torch.split(columns, [found[relation][1].numel() for relation in own])
                 for relation, part in zip(own, parts, strict=True):
-                    targets = rows_of(found[relation][0], part.numel(), begin[relation[2]])
-                    edges[relation].append(torch.stack([part.to(torch.int64) + behind[source], targets]))
+                    offsets, ids = found[relation]
+                    targets = rows_of(offsets, part.numel(), begin[relation[2]])
+                    rows_of_sources = part.to(torch.int64) + behind[source]
+                    if source == relation[2]:
+                        own_ids = frontier[source].repeat_interleave(offsets.diff(), output_size=ids.numel())
+                        rows_of_sources = torch.where(own_ids == ids, targets, rows_of_sources)
+                    edges[relation].append(torch.stack([rows_of_sources, targets]))
             frontier, begin = following, behind
             for kind, ids in frontier.items():
                 rows[kind].append(ids)

@@ -28,6 +28,13 @@ class Batch:
     part: int = 0  # of the step, if it is computed in parts
     is_last: bool = True  # part of the step
 
+    def without_padding(self) -> Batch:
+        """Without seeds of weight zero, which a BatchNorm would see, unless this rank has no others."""
+        real = self.weights > 0
+        if real.all() or not real.any():
+            return self
+        return replace(self, seeds=self.seeds[real], weights=self.weights[real])
+
     def parts(self, most: int) -> Iterator[Batch]:
         """This rank's share in up to `most` parts, as many on every rank; none is empty."""
         count = max(1, min(most, self.seeds.numel()))

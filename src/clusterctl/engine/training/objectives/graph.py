@@ -102,6 +102,7 @@ class GraphClassification(Objective[Graphs]):
 
     def prepare(self, batch: Batch) -> Graphs:
         """The batch's graphs as one disconnected graph."""
+        batch = batch.without_padding()
         return self._cut(batch.seeds, batch.weights)
 
     def gather(self, prepared: Graphs) -> Any:

@@ -141,6 +141,7 @@ class _ByGraph:
         self.clusters: ClusterSampler | None = None
         if clusters is not None:
             self.clusters = ClusterSampler(graph, clusters, train.clusters_per_subgraph, train.seed)
+        self._mixes_rows = bool(batch_norms(own.model))
         self._is_trained = torch.zeros_like(graph.indptr[1:], dtype=torch.bool)
         self._is_trained[graph.train] = True
         if train.sampler:
@@ -153,12 +154,12 @@ class _ByGraph:
                 replace=train.replace,
                 labor=uses_labor(train),
                 places=graph.edge_weight is not None or graph.edge_attr is not None,
-                merged=bool(batch_norms(own.model)),
+                merged=self._mixes_rows,
             )
         tried = self._sampler.sample(graph.train[:_TRIED_SEEDS], 0, 0)
         is_quiet = task.place.rank > 0 or self._whole is not None
         own.begin(tried, own.stored(graph, tried.places), quiet=is_quiet)
-        if not is_quiet and isinstance(self._sampler, SubgraphSampler) and not batch_norms(own.model):
+        if not is_quiet and isinstance(self._sampler, SubgraphSampler) and not self._mixes_rows:
 
             def outputs(seeds: int) -> Tensor:
                 sample = replace(self._sampler.sample(graph.train[:seeds], 0, 0), randomness=None)
@@ -186,7 +187,8 @@ class _ByGraph:
         elif self._whole:
             graph = replace(self._whole, wanted=batch.seeds, randomness=(self._seed, batch.epoch, batch.step))
         else:
-            graph = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+            trained = batch.without_padding() if self._mixes_rows else batch
+            graph = self._sampler.sample(trained.seeds, batch.epoch, batch.step)
         return graph.places, [graph], trained
 
 
