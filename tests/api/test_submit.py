@@ -108,7 +108,7 @@ def test_submitting_imports_no_task_modules_and_reads_each_part_of_the_script_on
     part.cache_clear()
     clusterctl.submit("synthetic", "site")
     assert not sys.modules.keys() & set(of_tasks)
-    assert part.cache_info().misses == 5
+    assert part.cache_info().misses == 6
 
 
 def test_a_dry_run_calls_no_sbatch_and_writes_nothing(desk: Desk) -> None:

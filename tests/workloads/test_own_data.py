@@ -192,9 +192,9 @@ def test_what_is_not_used_is_named() -> None:
     link_graph(some_data(edge_index=loops), "my:load", notes := [])
     assert notes == ["test_mask, train_mask, val_mask, y are not used", "3 self loops in edge_index are not used"]
     data = hetero_data()
-    data["paper"].year, data["paper", "cites", "paper"].edge_attr = torch.ones(NODES), torch.ones(200)
+    data["paper"].year, data["paper", "cites", "paper"].kind = torch.ones(NODES), torch.ones(200)
     relations_of(data, "my:load", notes := [])
-    assert notes == ["paper, cites, paper: edge_attr is not used", "paper: year is not used"]
+    assert notes == ["paper, cites, paper: kind is not used", "paper: year is not used"]
     collection_of(some_graphs(smiles="CCO", cut_index=torch.ones(2)), "my:load", notes := [])
     assert notes == ["cut_index, smiles are not used"]
 

@@ -179,14 +179,18 @@ class Network(nn.Module):
                 key = stream(Purpose.DROPOUT, *randomness, depth)
                 rows = keyed_dropout(rows, blocks[depth].nodes, self.dropout, key)
             targets = rows[: block.nodes.numel()]
-            # Whether projecting all rows before the aggregation is cheaper than projecting its result.
-            added = block.neighbors.numel() * (rows.size(1) - width)
-            multiplied = (rows.size(0) - block.nodes.numel()) * rows.size(1) * width
-            if added * _PRODUCTS_PER_ADDITION > multiplied:
+            if _worth_projecting(block, rows, width):
                 rows = layer.receive(block, layer.send(rows), targets)
             else:
                 rows = layer(block, rows, targets)
         return rows
+
+
+def _worth_projecting(block: Block, rows: Tensor, width: int) -> bool:
+    """Whether projecting all rows to `width` before the aggregation is cheaper than projecting its result."""
+    added = block.neighbors.numel() * (rows.size(1) - width)
+    multiplied = (rows.size(0) - block.nodes.numel()) * rows.size(1) * width
+    return added * _PRODUCTS_PER_ADDITION > multiplied
 
 
 _ROWS_AT_ONCE = 1 << 16

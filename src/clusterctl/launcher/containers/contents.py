@@ -113,7 +113,7 @@ def look_into(image: Path) -> Contents | None:
         if package := _PACKAGE.search(path):
             packages[package["name"].lower()] = package["version"]
     environment = parse_environment(variables.splitlines())
-    return Contents(total, environment, packages, _machine(image), links, frozenset(programs))
+    return Contents(total, environment, packages, None, links, frozenset(programs), _machine(image))
 
 
 def _machine(image: Path) -> str | None:
