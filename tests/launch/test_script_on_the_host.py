@@ -1023,7 +1023,7 @@ FILL = 'dd if=/dev/zero of="$CLUSTERCTL_RUN_DIR/ballast" bs=1k 2>/dev/null\n'
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "tmpfs", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=340k", "tmpfs", disk], check=True)
     yield disk
     subprocess.run(["umount", disk], check=True)
 
