@@ -387,9 +387,8 @@ def test_every_command_of_a_cluster_is_tried() -> None:
                 got = command.get_command(click.Context(command), inner)
                 assert got
                 visit(got, f"{name} {inner}".strip())
-        elif hasattr(command.callback, "wrapped"):
-            if "here" not in getattr(command.callback.wrapped, "remotely", {}):
-                found.add(name)
+        elif (own := getattr(command.callback, "wrapped", None)) and "here" not in getattr(own, "remotely", {}):
+            found.add(name)
 
     visit(cli.clusterctl, "")
     assert found | {"fetch"} == set(COMMANDS)

@@ -12,7 +12,6 @@ from clusterctl.engine.training import learner
 from clusterctl.engine.training import learner as adam_step
 from clusterctl.engine.training.learner import Adam, TableAdam
 
-
 KERNEL_IS_KNOWN = adam_step.FUSED
 
 
