@@ -1,7 +1,8 @@
 """The gain from `resources.allocator = "tuned"`: the same training step with and without it.
 
 Each side is a separate process, since the variables are read when a process starts; they take turns. Then the peak
-memory of each is printed. A graph of Reddit's size (--scale 1) needs 12 GB.
+memory of each is printed. For our steps, the variables that keep the heap of a built-in training steady are compared
+with the tuned allocator alone, too. A graph of Reddit's size (--scale 1) needs 12 GB.
 
 python benchmarks/allocator.py [--scale 0.3] [--threads 2] [--runs 10]
 """
@@ -17,8 +18,9 @@ from contextlib import ExitStack
 from process_memory import memory
 from side_by_side import Timed, arguments, compare
 
-from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import STEADY_HEAP, TUNED_ALLOCATOR
 
+ALLOCATORS = {"steady": TUNED_ALLOCATOR | STEADY_HEAP, "tuned": TUNED_ALLOCATOR, "system": {}}
 STEPS = ("ours", "ours in bfloat16", "PyG's example", "PyG by an expert")
 
 
@@ -33,17 +35,20 @@ def main() -> None:
         answer(options.step, options.scale, options.threads)
         return
     for step in STEPS:
-        with ExitStack() as stack:
-            sides = [stack.enter_context(_started(step, options, variables)) for variables in (TUNED_ALLOCATOR, {})]
-            tuned, system = map(_steps, sides)
-            title = f"{step}, one step of Reddit at scale {options.scale:g}"
-            compare(title, ("tuned", tuned), ("system", system), bound=1, runs=options.runs)
-            print(f"  peak memory: tuned {_peak(sides[0])} MiB, system {_peak(sides[1])} MiB\n")
+        for pair in (("steady", "tuned"),) * step.startswith("ours") + (("tuned", "system"),):
+            with ExitStack() as stack:
+                sides = [stack.enter_context(_started(step, options, ALLOCATORS[name])) for name in pair]
+                one, other = ((name, _steps(side)) for name, side in zip(pair, sides, strict=True))
+                compare(
+                    f"{step}, one step of Reddit at scale {options.scale:g}", one, other, bound=1, runs=options.runs
+                )
+                peaks = ", ".join(f"{name} {_peak(side)} MiB" for name, side in zip(pair, sides, strict=True))
+                print(f"  peak memory: {peaks}\n")
 
 
 def _started(step: str, options: argparse.Namespace, variables: dict[str, str]) -> subprocess.Popen[str]:
     words = [sys.executable, __file__, "--step", step, "--scale", str(options.scale), "--threads", str(options.threads)]
-    kept = {name: value for name, value in os.environ.items() if name not in TUNED_ALLOCATOR}
+    kept = {name: value for name, value in os.environ.items() if name not in ALLOCATORS["steady"]}
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept | variables)
 
 
