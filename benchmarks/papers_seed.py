@@ -106,7 +106,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 
 
 class Line(NamedTuple):
-    """A line through measurements, and what it says about another measurement at place 0."""
+    """A line fitted to measurements, and its prediction for a measurement at place 0."""
 
     slope: float
     slope_error: float  # standard error

@@ -1,4 +1,4 @@
-"""The ranks run on the job's own nodes, whatever the lines of `setup` start or do to Slurm's variables."""
+"""Ranks run on the job's own nodes, even if lines of `setup` start steps or change Slurm's variables."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ FAULTS = (
     ),
     Fault(
         name="gpu",
-        words="a broken GPU of a training: an uncorrectable error in its memory, or off the bus, with stand-ins for it",
+        words="a GPU that breaks during a training (simulated): an uncorrectable memory error, or it falls off the bus",
         outcome=Outcome.ELSEWHERE,
         cause=Cause.NODE,
         tests="tests/launch/test_script_on_the_host.py",

@@ -99,7 +99,7 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
 
 
 def uv_in(folder: Path) -> Path:
-    """A stand-in for uv that writes down its words; returns where."""
+    """Create a stand-in for uv that records its arguments; returns the file they are recorded in."""
     folder.mkdir()
     (folder / "uv").write_text(f'#!/bin/sh\necho "$@" >> {folder}/words\n')
     (folder / "uv").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Ranks that are killed at one step again: which node the run leaves out, and when it ends. Slurm is a stand-in."""
+"""Ranks killed repeatedly at the same step: which node is left out, and when the run ends. Slurm is a stand-in."""
 
 from __future__ import annotations
 

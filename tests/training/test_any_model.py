@@ -204,15 +204,21 @@ def test_merged_samples_have_one_row_for_each_node_which_gets_neighbours_once(
         assert torch.equal(around.edges.sort().values, sample.edges.sort().values)
 
 
+def averaged_twice(users: types.ModuleType, graph: Graph, task: Task) -> tuple[OwnNodeClassification, nn.Module]:
+    """The training of an `Averaged`, and a copy of its model."""
+    users.Net = Averaged  # type: ignore[attr-defined]
+    objective, plain = OwnNodeClassification(graph, TRAIN, task), Averaged(7, 3).double()
+    plain.load_state_dict(objective.model.state_dict())
+    return objective, plain
+
+
 def test_a_batch_norm_sees_each_node_of_a_step_once(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
 ) -> None:
     """As in PyG's loop: statistics, loss and gradients are those of a plain forward on the neighbourhood."""
-    users.Net = Averaged  # type: ignore[attr-defined]
     graph = random_graph()
-    objective = OwnNodeClassification(graph, TRAIN, lone_task)
-    model, plain = objective.model, Averaged(7, 3).double()
-    plain.load_state_dict(model.state_dict())
+    objective, plain = averaged_twice(users, graph, lone_task)
+    model = objective.model
     loss = loss_of(objective, graph)
     around = neighbourhood(graph, graph.train, 2)
     rows = plain.train()(graph.x[around.places], around.edge_index)
@@ -229,11 +235,8 @@ def test_a_batch_norm_sees_each_node_of_a_step_once(
 def test_a_batch_norm_does_not_see_the_padding_of_the_last_step(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
 ) -> None:
-    users.Net = Averaged  # type: ignore[attr-defined]
     graph = random_graph()
-    objective = OwnNodeClassification(graph, TRAIN, lone_task)
-    plain = Averaged(7, 3).double()
-    plain.load_state_dict(objective.model.state_dict())
+    objective, plain = averaged_twice(users, graph, lone_task)
     *_, batch = EpochPlan(objective.seeds, 16, 0, 0, 1).batches(1)
     seeds = batch.seeds[: batch.total]
     assert len(seeds) < len(batch.seeds)

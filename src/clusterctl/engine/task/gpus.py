@@ -216,66 +216,6 @@ _DRIVERS_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also afte
 _CLOCK_DRIFT = 600.0  # seconds: the log's clock runs from the boot on, and nothing corrects it
 
 
-def gpu_defect(
-    error: BaseException,
-    environment: Mapping[str, str] = os.environ,
-    find: Callable[..., object] = find_gpus,
-    log: Callable[[], Iterable[str]] | None = None,
-    drivers_gpus: Path = _DRIVERS_GPUS,
-) -> TaskError | None:
-    """An error that names the broken GPU, if torch raised `error` for one, and a second witness confirms it.
-
-    The witness of an uncorrectable memory error is the GPU's own count since its driver was loaded (NVML's volatile
-    counter, amdgpu's `ue`). That of any error which a broken GPU of NVIDIA's can cause is an Xid about one of this
-    job's in the kernel's log, where users may read it (`kernel.dmesg_restrict = 0`). Without a witness nothing is
-    certain, and the answer is None: GPUs without ECC, for example, and NVIDIA's counts without nvidia-ml-py.
-    Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
-    """
-    words, command = "", "nvidia-smi -q -d ECC, and dmesg"
-    if _is_of(error, {_UNCORRECTABLE: _ITS_TEXT}):
-        gpus = find(environment)
-        counts = gpus.uncorrected() if isinstance(gpus, NodeGpus | AmdGpus) else {}
-        if isinstance(gpus, AmdGpus):
-            command = "amd-smi metric --ecc"
-        if broken := {index: count for index, count in counts.items() if count > 0}:
-            index, count = max(broken.items(), key=lambda one: one[1])
-            words = f"GPU {index} of {{}} cannot correct an error in its memory (ECC): it counts {count}"
-    if not words and _is_of(error, {_UNCORRECTABLE: _ITS_TEXT} | _DOUBTFUL):
-        own = _addresses(environment, drivers_gpus)
-        for line in (log or kernel_log)():
-            if (found := _XID.search(line)) and (number := int(found[4])) in _BROKEN:
-                address = tuple(int(part, 16) for part in found.groups()[:3])
-                if address in own:
-                    words = (
-                        f"GPU {own[address]} of {{}} is broken: {_BROKEN[number]} (Xid {number} in the kernel's log)"
-                    )
-    if not words:
-        return None
-    defect = TaskError(words.format(node_name(environment)), f"show your administrator: {command}", cause=Cause.NODE)
-    defect.__cause__ = error
-    return defect
-
-
-def _is_of(error: BaseException, errors: Mapping[int, str]) -> bool:
-    """Whether torch raised `error` for one of these errors of CUDA, by its code or, before torch 2.8, its text."""
-    kind, texts = type(error), tuple(errors.values())
-    if kind.__module__.startswith("torch") and kind.__name__ == "AcceleratorError":
-        code = getattr(error, "error_code", None)
-        return code in errors or (code is None and str(error).startswith(texts))
-    return kind is RuntimeError and str(error).startswith(texts)
-
-
-def _addresses(environment: Mapping[str, str], folder: Path) -> dict[tuple[int, ...], int]:
-    """PCI domain, bus and device -> number, of the job's GPUs here: by Slurm's numbers, which are the node's."""
-    found = {}
-    words = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
-    for place in folder.glob("*:*:*.*"):
-        minor = re.search(r"^Device Minor:\s*(\d+)$", _line(place / "information"), re.MULTILINE)
-        if minor and minor[1] in words.split(","):
-            found[tuple(int(part, 16) for part in place.name.split(".")[0].split(":"))] = int(minor[1])
-    return found
-
-
 def kernel_log(path: Path = Path("/dev/kmsg")) -> list[str]:
     """The kernel's messages since this process has started, and some before; empty where users may not read them."""
     lines = []
@@ -308,3 +248,66 @@ def _started() -> float:
     """When this process started, in seconds since boot."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def gpu_defect(
+    error: BaseException,
+    environment: Mapping[str, str] = os.environ,
+    find: Callable[..., object] = find_gpus,
+    log: Callable[[], Iterable[str]] = kernel_log,
+    drivers_gpus: Path = _DRIVERS_GPUS,
+) -> TaskError | None:
+    """An error that names the broken GPU, if torch raised `error` for one, and a second witness confirms it.
+
+    The witness of an uncorrectable memory error is the GPU's own count since its driver was loaded (NVML's volatile
+    counter, amdgpu's `ue`). That of any error which a broken NVIDIA GPU can cause is an Xid about one of this job's
+    GPUs in the kernel's log, where users may read it (`kernel.dmesg_restrict = 0`). Without a witness nothing is
+    certain, and the answer is None: GPUs without ECC, for example, and NVIDIA's counts without nvidia-ml-py.
+    Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+    """
+    of_memory = {_UNCORRECTABLE: _ITS_TEXT}
+    gpus = find(environment) if _is_of(error, of_memory) else None
+    counts = gpus.uncorrected() if isinstance(gpus, NodeGpus | AmdGpus) else {}
+    index, count = max(counts.items(), key=lambda one: one[1], default=(0, 0))
+    node, command = node_name(environment), "nvidia-smi -q -d ECC, and dmesg"
+    if count:
+        words = f"GPU {index} of {node} cannot correct an error in its memory (ECC): it counts {count}"
+        command = "amd-smi metric --ecc" if isinstance(gpus, AmdGpus) else command
+    elif _is_of(error, of_memory | _DOUBTFUL) and (found := _logged(log(), _addresses(environment, drivers_gpus))):
+        index, number = found
+        words = f"GPU {index} of {node} is broken: {_BROKEN[number]} (Xid {number} in the kernel's log)"
+    else:
+        return None
+    defect = TaskError(words, f"show your administrator: {command}", cause=Cause.NODE)
+    defect.__cause__ = error
+    return defect
+
+
+def _logged(lines: Iterable[str], own: Mapping[tuple[int, ...], int]) -> tuple[int, int] | None:
+    """The last of these GPUs of which the kernel's log says that it is broken, and the number of the Xid."""
+    found = None
+    for xid in filter(None, map(_XID.search, lines)):
+        address, number = tuple(int(part, 16) for part in xid.groups()[:3]), int(xid[4])
+        if number in _BROKEN and address in own:
+            found = own[address], number
+    return found
+
+
+def _is_of(error: BaseException, errors: Mapping[int, str]) -> bool:
+    """Whether torch raised `error` for one of these errors of CUDA, by its code or, before torch 2.8, its text."""
+    kind, texts = type(error), tuple(errors.values())
+    if kind.__module__.startswith("torch") and kind.__name__ == "AcceleratorError":
+        code = getattr(error, "error_code", None)
+        return code in errors or (code is None and str(error).startswith(texts))
+    return kind is RuntimeError and str(error).startswith(texts)
+
+
+def _addresses(environment: Mapping[str, str], folder: Path) -> dict[tuple[int, ...], int]:
+    """PCI domain, bus and device -> number, of the job's GPUs here: by Slurm's numbers, which are the node's."""
+    found = {}
+    words = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
+    for place in folder.glob("*:*:*.*"):
+        minor = re.search(r"^Device Minor:\s*(\d+)$", _line(place / "information"), re.MULTILINE)
+        if minor and minor[1] in words.split(","):
+            found[tuple(int(part, 16) for part in place.name.split(".")[0].split(":"))] = int(minor[1])
+    return found

@@ -237,14 +237,10 @@ class _Performance:
 
     def _variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """The variables of torch.distributed for the ranks of this role, the addresses of all, and the role's own."""
-        from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
-
         seat, actor = self.seat, self.actor
-        launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
-        workers = launch.workers(LaunchedJob(seat.nodes, self.part.gpus)) if launch and seat.local_ranks == 1 else 1
         first = actor.addresses[seat.role][0]
         addresses = {variable(role, what): values[f"{role}.{what}"] for role in actor.addresses for what in OF_A_ROLE}
-        threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, len(seat.cpus) // workers))}
+        threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(self._cpus_of_a_worker())}
         return {
             **threads,
             "RANK": str(seat.rank),
@@ -279,6 +275,15 @@ class _Performance:
         if command.PREFIX not in os.environ:
             variables[command.PREFIX] = "[rank${rank}]: "
         return command.completed(self.argv, self.part.gpus, place, variables)
+
+    def _cpus_of_a_worker(self) -> int:
+        from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
+
+        launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
+        workers = (
+            launch.workers(LaunchedJob(self.seat.nodes, self.part.gpus)) if launch and self.seat.local_ranks == 1 else 1
+        )
+        return max(1, len(self.seat.cpus) // workers)
 
     def _visible_gpus(self) -> dict[str, str]:
         """Only those of the role's on this node, out of the job's. Raises TaskError if there are too few."""

@@ -217,9 +217,9 @@ def _made_to_fit(
 ) -> tuple[list[str], list[str]]:
     """The columns that fit into `width`, the most important first, and the notes that belong below their runs.
 
-    Bars become numbers where they would displace a more important column. A note says why a run failed or waits: if
-    those columns leave too little room for it, it is no column. If a long name would displace one, the column of names
-    is narrower, and the name has a line of its own. A long note is cut.
+    Progress bars shrink to numbers rather than push out a more important column. Notes, which say why a run failed or
+    waits, get a column only if those columns leave enough room, and are printed below their runs otherwise. A name
+    that is so long that a column would be lost moves to a line of its own. Long notes are cut.
     """
 
     def room(chosen: Iterable[str]) -> int:

@@ -516,25 +516,7 @@ def read_loss_trend(files: Sequence[Path], lines: list[bytes], numbers: Mapping[
     steps = int(own) if math.isfinite(own) else 0
     classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
-        # The step after the last finite loss, by bisection: a NaN loss stays NaN, and the file may be long.
-        since = None
-        for path in reversed(files):
-            low = high = 0
-            with suppress(OSError):
-                high = status_of(path).st_size
-            while high - low > _BLOCK_BYTES:
-                middle = (low + high) // 2
-                losses = [loss for record in _records(path, middle, _BLOCK_BYTES) for loss in _loss(record)]
-                low, high = (middle, high) if losses and math.isfinite(losses[0]) else (low, middle)
-            records = [record for record in _records(path, low, high - low + _LINE_BYTES) if _loss(record)]
-            finite = [index for index, record in enumerate(records) if math.isfinite(record["loss"])]
-            after = records[finite[-1] + 1 :] if finite else records
-            since = after[0].get("step") if after else since
-            if finite:
-                break
-        return LossTrend(
-            steps, broken=broken(_newest_losses(lines, numbers)), broken_since=since if type(since) is int else None
-        )
+        return LossTrend(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
     each = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
     too_few = steps < max(LEAST_STEPS, min(_LEAST_SHARE * each, _ENOUGH_STEPS))
     if too_few or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
@@ -562,6 +544,29 @@ def _first_losses(files: Sequence[Path]) -> list[float]:
         if steps:
             return [loss for record in records for loss in _loss(record)] if steps[0] <= LEAST_STEPS else []
     return []
+
+
+def _broken_since(files: Sequence[Path]) -> int | None:
+    """The step of the first non-finite loss after the last finite one.
+
+    Found by bisection: a loss that has become NaN stays NaN, and the file may be long.
+    """
+    since = None
+    for path in reversed(files):
+        low = high = 0
+        with suppress(OSError):
+            high = status_of(path).st_size
+        while high - low > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            losses = [loss for record in _records(path, middle, _BLOCK_BYTES) for loss in _loss(record)]
+            low, high = (middle, high) if losses and math.isfinite(losses[0]) else (low, middle)
+        records = [record for record in _records(path, low, high - low + _LINE_BYTES) if _loss(record)]
+        finite = [index for index, record in enumerate(records) if math.isfinite(record["loss"])]
+        broken = records[finite[-1] + 1 :] if finite else records
+        since = broken[0].get("step") if broken else since
+        if finite:
+            break
+    return since if type(since) is int else None
 
 
 def _loss(values: Mapping[str, Number]) -> list[float]:

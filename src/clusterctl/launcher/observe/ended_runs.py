@@ -223,6 +223,10 @@ def _made(cls: type[T], packed: dict[str, Any]) -> T:
     return cls(**{name: kinds[name](value) if name in kinds else value for name, value in packed.items()})
 
 
+def _rows_of(kind: Callable[..., object]) -> Callable[[Any], object]:
+    return lambda packed: tuple(kind(*row) for row in packed)
+
+
 # The fields that JSON has no type for.
 _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
     RunRecord: {
@@ -233,10 +237,10 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
     },
     AttemptEvidence: {
         "refused": Refusal,
-        "setup": lambda packed: tuple(SetupFlaw(*flaw) for flaw in packed),
-        "node_setup": lambda packed: tuple(NodeSetupFlaw(*flaw) for flaw in packed),
-        "left_out": lambda packed: tuple(LeftOut(*one) for one in packed),
-        "excluded": lambda packed: tuple(LeftOut(*one) for one in packed),
+        "setup": _rows_of(SetupFlaw),
+        "node_setup": _rows_of(NodeSetupFlaw),
+        "left_out": _rows_of(LeftOut),
+        "excluded": _rows_of(LeftOut),
         "lost": tuple,
         "ended_by": EndedBy,
         "job_state": JobState,

@@ -117,17 +117,7 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
             wanted -= 1  # the last line has no newline
         if wanted == 0:
             return size
-        descriptor = file.fileno()
-        written: list[tuple[int, int]] = []  # the start and end of each part of the file that is not a hole
-        at = 0
-        while len(written) < _MOST_EXTENTS and (at := _next_data(descriptor, at)) < size:
-            start = at
-            try:
-                at = os.lseek(descriptor, start, os.SEEK_HOLE)
-            except OSError:
-                at = size
-            written.append((start, at))
-        for begin, end in reversed(written if at >= size else [(0, size)]):
+        for begin, end in reversed(_extents(file.fileno(), size)):
             position = end
             while position > begin:
                 start = max(begin, position - block_bytes)
@@ -171,6 +161,20 @@ def _place(path: Path, find: Callable[[IO[bytes]], int]) -> int:
         return read_regular(path, find)
     except OSError:
         return 0
+
+
+def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """The start and end of each written part of a file, in order."""
+    found: list[tuple[int, int]] = []
+    begin = 0
+    while len(found) < _MOST_EXTENTS and (begin := _next_data(descriptor, begin)) < size:
+        try:
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError:
+            end = size
+        found.append((begin, end))
+        begin = end
+    return found if begin >= size else [(0, size)]
 
 
 def _next_data(descriptor: int, offset: int) -> int:

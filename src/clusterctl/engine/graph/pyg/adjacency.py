@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,11 +50,7 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
     edges = edges.cpu()
     if isinstance(edges, SparseTensor):
         offsets, sources, values = edges.csr()
-        no_rows = None  # torch-sparse finds them from the offsets
-        like_it = partial(
-            SparseTensor, no_rows, is_sorted=True, trust_data=True
-        )  # unlike a closure, workers can have it
-        return ByTarget(Relation(offsets, sources), torch.arange(sources.numel()), values, like_it)
+        return ByTarget(Relation(offsets, sources), torch.arange(sources.numel()), values, _like_torch_sparse)
     if is_torch_sparse_tensor(edges):
         rows, layout = edges.to_sparse_csr(), edges.layout
         relation = Relation(rows.crow_indices().to(torch.int64), rows.col_indices().to(torch.int64))
@@ -70,6 +65,10 @@ def by_target(edges: Any, num_nodes: int) -> ByTarget:
     sources, targets = edges.to(torch.int64)  # the products below overflow in narrower types
     order = (targets * num_nodes + sources).argsort(stable=True)
     return ByTarget(Relation(row_offsets(targets, num_nodes), sources[order]), order, None, None)
+
+
+def _like_torch_sparse(offsets: Tensor, sources: Tensor, values: Tensor | None, size: tuple[int, int]) -> Any:
+    return SparseTensor(rowptr=offsets, col=sources, value=values, sparse_sizes=size, is_sorted=True, trust_data=True)
 
 
 _VALUES = "adj_t_values"
