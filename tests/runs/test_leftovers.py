@@ -84,11 +84,13 @@ def test_after_a_failure_the_batch_script_of_the_attempt_stays(run: RunDir, step
 
 
 @pytest.mark.parametrize(
-    ("word", "code"),
-    [(f"/runs/.code/1/lib/{ON_NODES}", 5), ("clusterctl.runs", 5), ("train.py", -signal.SIGKILL)],
+    ("word", "seconds", "code"),  # a program must still be there when a busy machine looks for it
+    [(f"/runs/.code/1/lib/{ON_NODES}", 0.5, 5), ("clusterctl.runs", 0.5, 5), ("train.py", 60, -signal.SIGKILL)],
 )
-def test_a_task_gets_time_to_leave_by_itself_and_its_program_none(run: RunDir, word: str, code: int) -> None:
-    with started(variables(run, 0, "12"), "sh", "-c", "sleep 0.5; exit 5", word) as process:
+def test_a_task_gets_time_to_leave_by_itself_and_its_program_none(
+    run: RunDir, word: str, seconds: float, code: int
+) -> None:
+    with started(variables(run, 0, "12"), "sh", "-c", f"sleep {seconds}; exit 5", word) as process:
         leftovers.main(["2"], variables(run, 2, "14", SLURM_STEP_ID="0"))
         assert process.wait() == code
 
