@@ -91,16 +91,6 @@ def diagnose_status(
 
     `seen` gets the events read, as in `gather`.
     """
-    return for_person(_found(status, slurm_of, clock, sleep, seen))
-
-
-def _found(
-    status: Status,
-    slurm_of: SlurmOf,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-    seen: Seen | None,
-) -> Diagnosis:
     trace = gather(status, clock, seen=seen)
     queued = status.state is State.QUEUED
     at_work = not (queued or status.state.ended or status.suspended)
@@ -109,24 +99,22 @@ def _found(
     found = judge(trace)
     waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
     if waits and (explained := explain_chain(status, read_chain(status, slurm_of))):
-        return replace(found, findings=(explained[0],), commands=explained[1])
+        return for_person(replace(found, findings=(explained[0],), commands=explained[1]))
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
-    if not queued or status.job_id is None or not status.record.is_ours:
-        return found
-    from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
+    if queued and status.job_id is not None and status.record.is_ours:
+        from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
 
-    try:
-        waiting = explain_waiting(status, slurm_of(status.record.cluster))
-    except SlurmError as error:
-        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
-    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
-    return replace(
-        found,
-        findings=(finding, *found.findings[1:]),
-        commands=waiting.commands,
-        unknown=_each_once(*found.unknown, *waiting.unknown),
-    )
+        try:
+            waiting = explain_waiting(status, slurm_of(status.record.cluster))
+        except SlurmError as error:
+            unknown = (*found.unknown, f"why it is waiting: {error.message}")
+            return for_person(replace(found, unknown=unknown))
+        finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
+        unknown = _each_once(*found.unknown, *waiting.unknown)
+        findings = (finding, *found.findings[1:])
+        found = replace(found, findings=findings, commands=waiting.commands, unknown=unknown)
+    return for_person(found)
 
 
 def for_person(diagnosis: Diagnosis) -> Diagnosis:

@@ -57,7 +57,11 @@ def hang(attempt: AttemptTrace) -> Finding:
     suspects = list(alarm.suspects)
     certainty = CERTAIN if len(suspects) == 1 else LIKELY
     words = _WORDS.get(alarm.how, "")
-    silent = [rank for rank in suspects if alarm.how == "silent" and not _answered(attempt.rank(rank), alarm)]
+    silent: list[int] = []
+    if alarm.how == "silent":
+        # Any process of a rank answers while it is alive, such as the one that started a program.
+        answers = [(rank, attempt.rank(rank).answered) for rank in suspects]
+        silent = [rank for rank, at in answers if at is None or at - alarm.time >= _ANSWER_SECONDS]
     if (nodes := silent_nodes(attempt.ranks, silent)) and len(silent) == len(suspects):
         if several_each(nodes):
             return node_fell_silent(attempt, nodes, alarm.phase, noticed(alarm))
@@ -145,11 +149,6 @@ def outside_collectives(attempt: AttemptTrace) -> list[int]:
     missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
     found = missing if missing and len(missing) < len(attempt.ranks) else apart
     return found if len(found) < len(attempt.ranks) else []
-
-
-def _answered(rank: RankTrace, alarm: Alarm) -> bool:
-    """Whether any process of the rank was alive when the alarm was raised, such as the one that started a program."""
-    return rank.answered is not None and rank.answered - alarm.time < _ANSWER_SECONDS
 
 
 def whereabouts(attempt: AttemptTrace) -> str:

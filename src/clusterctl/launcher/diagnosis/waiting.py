@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.slurm import Inventory, Node, Partition, Slurm
+    from clusterctl.launcher.slurm import Inventory, Partition, Slurm
     from clusterctl.launcher.slurm.nodes import Asked
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.sbatch import Estimate
@@ -256,12 +256,10 @@ def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
     seconds = longest if longest and longest < resources.time else resources.time // 2 // 60 * 60
     if seconds >= _SHORTEST_SECONDS:
         yield _change(f"a time limit of {slurm_time(seconds)}", resources, time=seconds)
-    if inventory and partition:
-        yield from _smaller(resources, asked, inventory.nodes_of(partition))
-
-
-def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Iterator[Change]:
-    """Less memory, fewer GPUs or fewer nodes: as many as are free now."""
+    if not (inventory and partition):
+        return
+    # Less memory, fewer GPUs or fewer nodes: as many as are free now.
+    nodes = inventory.nodes_of(partition)
     starting = [node for node in nodes if node.can_start]
     if resources.memory and asked.memory:
         free = sorted((node.memory_unallocated for node in starting), reverse=True)[: asked.nodes]
