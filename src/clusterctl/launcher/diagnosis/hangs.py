@@ -142,6 +142,14 @@ def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], state: str, *f
     return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], state=state, facts=facts)
 
 
+def lost(attempt: AttemptTrace) -> Finding:
+    """The finding about nodes that no longer answer the others."""
+    node, *others = attempt.lost
+    facts = [f"neither did {other}" for other in others]
+    words = "showed no sign of life, and did not answer when another node connected to it"
+    return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts))
+
+
 def outside_collectives(attempt: AttemptTrace) -> list[int]:
     """The ranks whose main thread is not in a collective while those of others are; else none."""
     calls = {rank.rank: _FRAME.finditer(_main_thread(rank.stacks)) for rank in attempt.ranks if rank.stacks}

@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.finding import submission
 from clusterctl.launcher.diagnosis.reasons import HELD, Kind, in_words
 from clusterctl.launcher.slurm.nodes import NO_LIMIT_SECONDS, asked_of, gpus_free, has_room, room_for
 from clusterctl.launcher.slurm.queue import WaitingJob
-from clusterctl.launcher.submission.plan import make_plan
-from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
 from clusterctl.shared.errors import ClusterctlError, SlurmError
 from clusterctl.shared.spec.values import GpuCount, plural, slurm_time
 
@@ -94,6 +91,8 @@ def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
     """Why the queued run of `status` is waiting and what would start it now, with at most nine queries to Slurm."""
 
     def ask(plan: Plan) -> Estimate | None:
+        from clusterctl.launcher.submission.sbatch import estimate_start
+
         return estimate_start(plan, slurm.path_of("sbatch"), slurm.environment)
 
     evidence = gather_pending(status, slurm)
@@ -306,6 +305,11 @@ def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]
 
 def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:
     """When Slurm would start the run's job with these resources; None if it rejects them."""
+    # Late: a run that no change can help, such as one that is held, needs no plan.
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.submission.plan import make_plan
+    from clusterctl.launcher.submission.sbatch import SlurmRefused
+
     resolved = Resolved(replace(record.job, resources=resources), record.cluster, {}, Path("job.toml"))
     plan = make_plan(resolved, record.run, record.run.code, clusterctl.__version__)
     try:
