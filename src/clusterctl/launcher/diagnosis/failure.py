@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGKILL, SIGUSR2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.finding import (
     CERTAIN,
@@ -91,17 +91,10 @@ class Case:
         return ended_together(self.attempt.lines) and all(report.order is None for report in self.reports)
 
 
-class Rule(NamedTuple):
-    """A reading of the evidence about an attempt: a finding, or None if it does not apply."""
-
-    evidence: Evidence
-    finding: Callable[[Case], Finding | None]
-
-
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
     case, record = Case.of(attempt, trace), trace.status.record
-    evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
+    evidence, found = next((evidence, found) for evidence, rule in RULES if (found := rule(case)))
     doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
     if attempt.one_output and not attempt.deaths:
         found = replace(found, rank=None)
@@ -400,21 +393,21 @@ def _unexplained(case: Case) -> Finding:
     return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
 
 
-# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
-RULES = (
-    Rule(Evidence.RECORDED, _stuck),
-    Rule(Evidence.RECORDED, _from_outside),
-    Rule(Evidence.RECORDED, _lost),
-    Rule(Evidence.RECORDED, _before_the_ranks),
-    Rule(Evidence.RECORDED, _full_disk),
-    Rule(Evidence.RECORDED, _before_any_rank),
-    Rule(Evidence.RECORDED, _left_early),
-    Rule(Evidence.RECORDED, _terminated),
-    Rule(Evidence.RECORDED, _script_killed),
-    Rule(Evidence.LAST_WORDS, _of_a_rank),
-    Rule(Evidence.NOTHING, _died_silently),
-    Rule(Evidence.RECORDED, _by_slurm),
-    Rule(Evidence.NOTHING, _unexplained),
+# The order of precedence; a rule that does not apply finds None. Evidence (finding.py) lists what can be certain.
+RULES: tuple[tuple[Evidence, Callable[[Case], Finding | None]], ...] = (
+    (Evidence.RECORDED, _stuck),
+    (Evidence.RECORDED, _from_outside),
+    (Evidence.RECORDED, _lost),
+    (Evidence.RECORDED, _before_the_ranks),
+    (Evidence.RECORDED, _full_disk),
+    (Evidence.RECORDED, _before_any_rank),
+    (Evidence.RECORDED, _left_early),
+    (Evidence.RECORDED, _terminated),
+    (Evidence.RECORDED, _script_killed),
+    (Evidence.LAST_WORDS, _of_a_rank),
+    (Evidence.NOTHING, _died_silently),
+    (Evidence.RECORDED, _by_slurm),
+    (Evidence.NOTHING, _unexplained),
 )
 
 

@@ -43,10 +43,7 @@ class Evidence(IntEnum):
 
     @property
     def may_be_certain(self) -> bool:
-        return self in _MAY_BE_CERTAIN
-
-
-_MAY_BE_CERTAIN = frozenset({Evidence.RECORDED, Evidence.LAST_WORDS})
+        return self <= Evidence.LAST_WORDS
 
 
 @dataclass(frozen=True)

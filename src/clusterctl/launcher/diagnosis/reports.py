@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM, Signals
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.finding import Evidence
 from clusterctl.launcher.diagnosis.last_words import LastWords, last_words, launches
@@ -165,11 +165,6 @@ class RankEnd:
         return replace(self.blank, signature=meaning, words=words, **changes)  # type: ignore[arg-type]
 
 
-class RankRule(NamedTuple):
-    evidence: Evidence
-    candidate: Callable[[RankEnd], Candidate | None]
-
-
 def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
     """The most reliable report of each rank, one candidate per rank. `out_of_memory`: by Slurm's accounting."""
     known = {rank.rank: rank for rank in attempt.ranks}
@@ -219,7 +214,7 @@ def _candidate(
 
 
 def _by_rule(end: RankEnd) -> tuple[Evidence, Candidate | None]:
-    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
+    read = ((evidence, rule(end)) for evidence, rule in RANK_RULES)
     return next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
 
 
@@ -531,16 +526,16 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
 
 
-RANK_RULES = (
-    RankRule(Evidence.RECORDED, _out_of_memory),
-    RankRule(Evidence.RECORDED, _task_exception),
-    RankRule(Evidence.RECORDED, _killed),
-    RankRule(Evidence.LAST_WORDS, _before_it_began),
-    RankRule(Evidence.LAST_WORDS, _failed_worker),
-    RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
-    RankRule(Evidence.LAST_WORDS, _killed_child),
-    RankRule(Evidence.LAST_WORDS, _own_last_line),
-    RankRule(Evidence.ELSEWHERE, _known_phrase),
-    RankRule(Evidence.ELSEWHERE, _printed),
-    RankRule(Evidence.RECORDED, _exit_code),
+RANK_RULES: tuple[tuple[Evidence, Callable[[RankEnd], Candidate | None]], ...] = (
+    (Evidence.RECORDED, _out_of_memory),
+    (Evidence.RECORDED, _task_exception),
+    (Evidence.RECORDED, _killed),
+    (Evidence.LAST_WORDS, _before_it_began),
+    (Evidence.LAST_WORDS, _failed_worker),
+    (Evidence.LAST_WORDS, _exception_at_the_end),
+    (Evidence.LAST_WORDS, _killed_child),
+    (Evidence.LAST_WORDS, _own_last_line),
+    (Evidence.ELSEWHERE, _known_phrase),
+    (Evidence.ELSEWHERE, _printed),
+    (Evidence.RECORDED, _exit_code),
 )
