@@ -73,8 +73,8 @@ def diagnose_job(
 
         waiting = explain(gather_pending(status, slurm))
         found = Finding(Cause.PENDING, waiting.cause, facts=waiting.facts, hint=waiting.hint)
-        also = _also(found, trace) if trace.attempts else ()
-        return Diagnosis(status, (found, *also), commands(trace, found), (*trace.unknown, *waiting.unknown))
+        unknown = (*trace.unknown, *waiting.unknown)
+        return Diagnosis(status, (found, *_also(found, trace)), commands(trace, found), unknown)
     if status.state is State.FINISHED:
         failed = [step for step in trace.accounted if "." in step.step and (step.exit_code or step.signal)]
         facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
