@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.traces import RECORD
 
-from clusterctl.launcher.diagnosis.chain import Link, explain_chain
+from clusterctl.launcher.diagnosis.waiting import Link, explain_chain
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.run_record import Condition, Predecessor
 from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Status

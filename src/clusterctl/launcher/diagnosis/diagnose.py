@@ -95,7 +95,7 @@ def diagnose_status(
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
     if status.record.predecessors and not status.attempts and not trace.cancelled and status.sure:
-        from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
+        from clusterctl.launcher.diagnosis.waiting import explain_chain, read_chain
 
         if explained := explain_chain(status, read_chain(status, slurm_of)):
             return for_person(replace(found, findings=(explained[0],), commands=explained[1]))

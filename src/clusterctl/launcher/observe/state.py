@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.metrics import Number
     from clusterctl.shared.spec import Resources
 
-HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reason codes
+NEVER_STARTS = "DependencyNeverSatisfied"  # Slurm's reason code
 SUBMIT_SECONDS = 120  # a run without a job may still be on its way to Slurm for this long
 ARRIVAL_SECONDS = 60  # NFS may not show a new file for this long
 _EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): to a job of a minute as it starts
