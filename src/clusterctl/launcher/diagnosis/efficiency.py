@@ -100,7 +100,7 @@ class Advice:
 
 def use_of(status: Status, history: History, now: float, used: Used | None = None) -> Use:
     """The resource use of a run until `now` or its end. `used`: the most of all attempts (default: the last)."""
-    resources = status.record.job.resources
+    job, resources = status.record.job, status.record.job.resources
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
     starts = [spans[0].start for spans in phases.values() if spans]
@@ -108,7 +108,6 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
     used = used or (status.attempt.used if status.attempt else NOT_MEASURED)
-    job = status.record.job
     key = batch_key(job.train)
     batch = getattr(job.train, key, None)
     sooner = job.checkpoint.every // 2 or Checkpoint().every
