@@ -25,7 +25,7 @@ from clusterctl.launcher.diagnosis.finding import (
 )
 from clusterctl.launcher.diagnosis.hangs import hang, left_early, lost, noticed, outside_collectives, someone_left
 from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE
-from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
+from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, candidates
 from clusterctl.launcher.diagnosis.signatures import Level, most_specific
 from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
 from clusterctl.launcher.observe.logs import time_of
@@ -262,8 +262,7 @@ def _of_a_rank(case: Case) -> Finding | None:
         fact = "srun had not reported it before all ranks were ended: what ended them may have come first"
         return replace(found, certainty=LIKELY, facts=(*found.facts, fact))
     unreported = {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}
-    may_follow = first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
-    if unreported and (attempt.arriving or may_follow):
+    if unreported and (attempt.arriving or first.may_follow):
         # An earlier report of another rank may not be visible here yet, or that rank may have been killed before.
         return replace(found, certainty=LIKELY)
     return found
@@ -290,10 +289,10 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
     same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
     if same:
         facts.append(same_on(same))
-    may_follow = bool(gone) and first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
-    if may_follow:
+    follows = bool(gone) and first.may_follow
+    if follows:
         facts.append(f"{ranks_in_words([rank.rank for rank in gone])} had exited with 0 before")
-    certain = first.primary and first.reliable and not close and not may_follow
+    certain = first.primary and first.reliable and not close and not follows
     if first.signature.level is Level.ECHO:
         facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
     elif not first.primary:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
 BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
 QUOTED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?::|$)")
-OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
+_OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
 _MAYBE_MEMORY = (
@@ -114,6 +114,11 @@ class Candidate:
     @property
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether its program may have failed because it had lost a peer."""
+        return self.signature.cause is Cause.USER and not _OWN_MISTAKE.match(self.words)
 
     @property
     def precedence(self) -> tuple[int, bool, float, int]:
@@ -269,7 +274,7 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
         return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
     words, certain = _headline(error), not ((quotes or own_class) and most_specific(error.message))
     known = most_specific(error.causes)
-    if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
+    if known is None and not _OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
         certain = False  # raised while handling another one, which may be the reason or not
     if known:
         words = f"{words}, because of {known.words}"
