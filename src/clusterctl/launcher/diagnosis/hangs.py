@@ -81,7 +81,7 @@ def hang(attempt: AttemptTrace) -> Finding:
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
     facts = [noticed(alarm)]
     if len(suspects) > 1:
-        facts.append(f"like ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
+        facts.append(f"like {_several(suspects[1:])}")
     if attempt.collectives:
         folder = f"attempts/{attempt.number}/collectives"
         facts.append(f"NCCL's flight recorder left {plural(attempt.collectives, 'file')} in {folder}")
@@ -109,15 +109,19 @@ def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
     """The others waited for, or lost, a rank that had exited as if the training was complete."""
     first, *more = gone
     step = f" after step {first.beat.step}" if first.beat and first.beat.step else ""
-    also = (f"as did ranks {', '.join(str(rank.rank) for rank in more[:5])}{' and others' * (len(more) > 5)}",)
+    also = (f"as did {_several([rank.rank for rank in more])}",) if more else ()
     return Finding(
         Cause.USER,
         f"exited with 0{step} while the others continued",
         LIKELY,
         rank=first.rank,
         node=first.node,
-        facts=(*(also if more else ()), *facts),
+        facts=(*also, *facts),
     )
+
+
+def _several(ranks: list[int]) -> str:
+    return f"ranks {', '.join(map(str, ranks[:5]))}{' and others' * (len(ranks) > 5)}"
 
 
 def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[str, list[int]]:
