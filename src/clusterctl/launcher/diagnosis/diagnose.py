@@ -12,6 +12,7 @@ from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
 from clusterctl.launcher.diagnosis.hangs import ended_writers
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
+from clusterctl.launcher.diagnosis.waiting import explain_chain, explain_waiting, read_chain
 from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
@@ -94,16 +95,12 @@ def diagnose_status(
     if at_work and trace.attempts and trace.attempts[-1].exit_code is None:
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
-    if status.record.predecessors and not status.attempts and not trace.cancelled and status.sure:
-        from clusterctl.launcher.diagnosis.waiting import explain_chain, read_chain
-
-        if explained := explain_chain(status, read_chain(status, slurm_of)):
-            return for_person(replace(found, findings=(explained[0],), commands=explained[1]))
+    waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
+    if waits and (explained := explain_chain(status, read_chain(status, slurm_of))):
+        return for_person(replace(found, findings=(explained[0],), commands=explained[1]))
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
     if queued and status.job_id is not None and status.record.is_ours:
-        from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
-
         try:
             waiting = explain_waiting(status, slurm_of(status.record.cluster))
         except SlurmError as error:

@@ -21,6 +21,7 @@ from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words, su
 from clusterctl.launcher.diagnosis.reports import COMPLAINT
 from clusterctl.launcher.diagnosis.signatures import most_specific
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.launcher.diagnosis.waiting import explain, gather_pending
 from clusterctl.launcher.observe.rank_events import deaths, ended_together
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.slurm_log import job_ends
@@ -69,8 +70,6 @@ def diagnose_job(
     trace = replace(trace, unknown=(*unknown, *output.unknown))
     status = trace.status
     if status.state is State.QUEUED:
-        from clusterctl.launcher.diagnosis.waiting import explain, gather_pending  # slow to import
-
         waiting = explain(gather_pending(status, slurm))
         found = Finding(Cause.PENDING, waiting.cause, facts=waiting.facts, hint=waiting.hint)
         unknown = (*trace.unknown, *waiting.unknown)
