@@ -75,6 +75,17 @@ def test_status_imports_nothing_for_planning_runs(tmp_path: Path) -> None:
     assert not loaded(tmp_path, "status", "-a") & planning
 
 
+def test_why_of_a_queued_run_imports_neither_rules_of_failures_nor_a_plan(tmp_path: Path) -> None:
+    loaded(tmp_path, "submit", "cora", "--hold")
+    unneeded = {
+        "clusterctl.launcher.diagnosis.failure",
+        "clusterctl.launcher.diagnosis.running",
+        "clusterctl.launcher.submission.plan",
+        "clusterctl.launcher.config.user_script",
+    }
+    assert not loaded(tmp_path, "why", "@last") & unneeded
+
+
 def test_only_tables_import_rich(tmp_path: Path) -> None:
     assert "rich" not in loaded(tmp_path, "status", "-o", "json")
 

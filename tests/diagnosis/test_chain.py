@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.traces import RECORD
 
-from clusterctl.launcher.diagnosis.chain import Link, explain_chain
+from clusterctl.launcher.diagnosis.waiting import Link, explain_chain
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.run_record import Condition, Predecessor
-from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Status
+from clusterctl.launcher.observe.state import NEVER_STARTS, Status
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -144,7 +144,7 @@ def test_an_unreadable_run_is_named() -> None:
     ("of", "chain"),
     [
         (status("eval", State.QUEUED, "Resources"), (link(status("data", State.FINISHED)),)),
-        (status("eval", State.QUEUED, HELD), (link(TRAIN),)),
+        (status("eval", State.QUEUED, "JobHeldUser"), (link(TRAIN),)),
         (status("eval", State.CANCELLED), (link(FAILED),)),  # by hand
     ],
 )

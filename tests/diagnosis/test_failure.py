@@ -18,8 +18,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge
-from clusterctl.launcher.diagnosis.failure import counted, what_followed
-from clusterctl.launcher.diagnosis.finding import CERTAIN, UNSURE, Consequence, Finding
+from clusterctl.launcher.diagnosis.finding import CERTAIN, UNSURE, Consequence, Finding, counted, what_followed
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
 from clusterctl.launcher.observe.attempt import Alarm, Kills, SetupFlaw
 from clusterctl.launcher.observe.run_record import Cancellation

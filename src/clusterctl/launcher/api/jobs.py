@@ -77,12 +77,12 @@ def plain_job(name: str, cluster: str | None = None) -> str | None:
 @operation()
 def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     """`why`, for the name of a run or the ID of a job."""
-    from clusterctl.launcher.diagnosis.diagnose import for_person
-    from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job
-
     job_id = plain_job(name, cluster)
     if job_id is None:
         return find(name, cluster).why()
+    from clusterctl.launcher.diagnosis.diagnose import for_person
+    from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job
+
     chosen = cluster_of_jobs(cluster)
     slurm = Slurm.of(chosen)
     found = _find_jobs(job_id, slurm, chosen)

@@ -95,18 +95,18 @@ def training_set(job: Job) -> TrainingSet | None:
     return None
 
 
-def once(count: Callable[[Path], Counted], file: Path) -> Counted:
+def once(count: Callable[..., Counted], file: Path, *more: str) -> Counted:
     """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
     found: Counted = _counted(
-        count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        count, file, more, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     )
     return found
 
 
 @lru_cache(16)
-def _counted(count: Callable[[Path], Any], file: Path, _: tuple[int, ...]) -> Any:
-    return count(file)
+def _counted(count: Callable[..., Any], file: Path, more: tuple[str, ...], _: tuple[int, ...]) -> Any:
+    return count(file, *more)
 
 
 def count_lines(path: Path) -> int:
@@ -189,15 +189,22 @@ def data_size(job: Job) -> DataSize | None:
     try:
         match job.train:
             case SyntheticTrain(avg_num_nodes=about, seed=seed):
-                return _fake(about, seed)
+                import random  # takes 5 ms
+
+                # PyG's FakeDataset draws the number of nodes first, from the seeded generator of Python.
+                about = max(about, _FAKE_DEGREE)
+                nodes = random.Random(seed).randint(max(3 * about // 4, _FAKE_DEGREE), 5 * about // 4)
+                return one_type(nodes, 2 * _FAKE_DEGREE * nodes, _FAKE_FEATURES, _FAKE_CLASSES, "fake")
             case NodeClassificationTrain(model="rgat", generated=scale) if root is None and scale:
                 return _igb({kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_NODES.items()}, {
                     kind: igb_count(counts, igb_papers(scale)) for kind, counts in IGB_EDGES.items()
                 }, undirected=job.data.undirected)  # fmt: skip
             case NodeClassificationTrain(model="rgat") if root:
                 return _igb_files(root, undirected=job.data.undirected)
-            case NodeTrain() | NodeClassificationTrain() if root and (root / "raw" / "reddit_data.npz").exists():
-                return _reddit(root)
+            case NodeTrain() | NodeClassificationTrain() if root and (raw := root / "raw" / "reddit_data.npz").exists():
+                nodes, features = once(_shape_in, raw, "feature.npy")
+                (edges,) = once(_shape_in, root / "raw" / "reddit_graph.npz", "row.npy")
+                return one_type(nodes, edges, features, _CLASSES, "reddit")
             case NodeTrain() | NodeClassificationTrain() if root:
                 return _ogb(root, undirected=job.data.undirected)
             case GraphClassificationTrain(features=kind) if root:
@@ -212,15 +219,6 @@ def data_size(job: Job) -> DataSize | None:
 def one_type(nodes: int, edges: int, features: int, classes: int, raw: str = "") -> DataSize:
     """The size of a homogeneous graph."""
     return DataSize({"": nodes}, {("", "", ""): edges}, features, classes, raw=raw)
-
-
-def _fake(about: int, seed: int) -> DataSize:
-    """PyG's FakeDataset draws the number of nodes first, from the seeded generator of Python."""
-    import random  # takes 5 ms
-
-    about = max(about, _FAKE_DEGREE)
-    nodes = random.Random(seed).randint(max(3 * about // 4, _FAKE_DEGREE), 5 * about // 4)
-    return one_type(nodes, 2 * _FAKE_DEGREE * nodes, _FAKE_FEATURES, _FAKE_CLASSES, "fake")
 
 
 def _igb(nodes: dict[str, int], edges: dict[EdgeType, int], *, undirected: bool) -> DataSize:
@@ -247,21 +245,6 @@ def _igb_files(root: Path, *, undirected: bool) -> DataSize:
     return _igb(nodes, edges, undirected=undirected)
 
 
-def _reddit(root: Path) -> DataSize:
-    raw = root / "raw"
-    nodes, features = once(_features_of, raw / "reddit_data.npz")
-    (edges,) = once(_edges_of, raw / "reddit_graph.npz")
-    return one_type(nodes, edges, features, _CLASSES, "reddit")
-
-
-def _features_of(archive: Path) -> tuple[int, ...]:
-    return _shape_in(archive, "feature.npy")
-
-
-def _edges_of(archive: Path) -> tuple[int, ...]:
-    return _shape_in(archive, "row.npy")
-
-
 def _ogb(root: Path, *, undirected: bool) -> DataSize:
     """The tables or the archives of the Open Graph Benchmark; several types of nodes are left to the tasks."""
     raw = root / "raw"
@@ -272,7 +255,8 @@ def _ogb(root: Path, *, undirected: bool) -> DataSize:
         nodes, features = _shape_in(raw / "data.npz", "node_feat.npy")
         edges = max(_shape_in(raw / "data.npz", "edge_index.npy"))
     else:
-        nodes, edges = (_first_number(raw / f"num-{kind}-list.csv.gz") for kind in ("node", "edge"))
+        counts = [_beginning(raw / f"num-{kind}-list.csv.gz").split() or [b"nothing"] for kind in ("node", "edge")]
+        nodes, edges = (min(_MOST, int(numbers[0])) for numbers in counts)
         features = _beginning(raw / "node-feat.csv.gz").partition(b"\n")[0].count(b",") + 1
     return one_type(nodes, 2 * edges if undirected else edges, features, _CLASSES, "ogb")
 
@@ -301,11 +285,6 @@ def _lines(path: Path, numbers: int = 1) -> int:
         return once(count_lines, path) // numbers
     except ValueError:
         return once(about_as_many_lines, path)
-
-
-def _first_number(path: Path) -> int:
-    words = _beginning(path).split() or [b"nothing"]
-    return min(_MOST, int(words[0]))
 
 
 def _beginning(path: Path) -> bytes:

@@ -33,7 +33,6 @@ from clusterctl.launcher.checks.surroundings import (
     LoginNode,
     NodeSize,
     Seen,
-    SetupProblem,
     Surroundings,
     WantedRun,
 )
@@ -53,7 +52,7 @@ from clusterctl.shared.spec.job import EXPEDITE
 from clusterctl.shared.spec.train import likeliest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts, ProgramProblem
     from clusterctl.launcher.config import Resolved
@@ -127,6 +126,14 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         data = Seen.at(root, cluster.nodes_are_here)
     elif root:
         data = _data_set(job.workload, root, cluster.nodes_are_here)
+    # The run's copy of the code, or the folder that it will be copied from.
+    code = next((folder for folder in (plan.run.work, plan.run.project) if folder.is_dir()), job.code)
+    # Each line of `node_setup` is evaluated on its own, so that it can be named: it must be complete in itself.
+    incomplete = (
+        problem._replace(line=number)
+        for number, line in enumerate(plan.node_setup, start=1)
+        if (problem := find_setup_problem([line], 0))
+    )
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
     containers: tuple[ContainerFacts, ...] = ()
     if plan.views:
@@ -139,7 +146,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         open_files=_limits(resource.RLIMIT_NOFILE)[1],
         interpreter=ask_version(python) if python else None,
         setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
-        node_setup_problem=next(_node_setup_problems(plan.node_setup), None),
+        node_setup_problem=next(incomplete, None),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
         containers=containers,
@@ -152,11 +159,11 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             batches=batches(job),
             memory=estimate(job),
             data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
-            program=None if plan.setup else _program(job, plan),
-            program_problem=_program_problem(resolved, plan),
+            program=None if plan.setup else _program(job, code),
+            program_problem=_program_problem(resolved, plan, code),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
-            modules=tuple(_modules(job, plan)),
-            forward=_forward(job, plan),
+            modules=tuple(_modules(job, code)),
+            forward=_forward(job, code),
             nodes=nodes,
             where=where,
             configured=_configured(job.resources, len(nodes), cluster, slurm),
@@ -167,13 +174,6 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             missing_trackers=_missing_trackers(job, plan),
         ),
     )
-
-
-def _node_setup_problems(lines: Sequence[str]) -> Iterator[SetupProblem]:
-    """The lines that are not complete in themselves: each is evaluated on its own, so that it can be named."""
-    for number, line in enumerate(lines, start=1):
-        if problem := find_setup_problem([line], 0):
-            yield problem._replace(line=number)
 
 
 def _missing_trackers(job: Job, plan: Plan) -> tuple[str, ...]:
@@ -280,14 +280,8 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
     return replace(Seen.at(root, nodes_are_here), missing=tuple(missing))
 
 
-def _code(job: Job, plan: Plan) -> Path | str | None:
-    """The run's copy of the code, or the folder that it will be copied from."""
-    return next((folder for folder in (plan.run.work, plan.run.project) if folder.is_dir()), job.code)
-
-
-def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
+def _modules(job: Job, code: Path | str | None) -> Iterator[tuple[str, Seen]]:
     """The modules that the job names, as files in its code; installed packages may be anywhere."""
-    code = _code(job, plan)
     if code is None or not job.has_own_code:
         return
     named = [(f"train.{key}", getattr(job.train, key, None)) for key in ("model", "sampler")]
@@ -297,10 +291,9 @@ def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
             yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
 
 
-def _forward(job: Job, plan: Plan) -> Forward | None:
+def _forward(job: Job, code: Path | str | None) -> Forward | None:
     """The `forward` of a model of nodes in the job's code, as far as its source shows it."""
     module, _, name = str(getattr(job.train, "model", "")).partition(":")
-    code = _code(job, plan)
     if job.workload != "node-classification" or not name or code is None or not job.has_own_code:
         return None
     try:
@@ -310,9 +303,8 @@ def _forward(job: Job, plan: Plan) -> Forward | None:
     return in_source(source.decode(errors="replace"), name)
 
 
-def _program(job: Job, plan: Plan) -> Seen | None:
+def _program(job: Job, code: Path | str | None) -> Seen | None:
     """The Python script that the tasks would run; of several, the first that is missing."""
-    code = _code(job, plan)
     if job.workload != "command" or code is None:
         return None
     seen = [
@@ -326,9 +318,9 @@ def _program(job: Job, plan: Plan) -> Seen | None:
     return next((one for one in seen if not one.there), seen[0] if seen else None)
 
 
-def _program_problem(resolved: Resolved, plan: Plan) -> ProgramProblem | None:
+def _program_problem(resolved: Resolved, plan: Plan, code: Path | str | None) -> ProgramProblem | None:
     """What is wrong with the first file that a program on the host begins with and that would not start."""
-    job, code = resolved.job, _code(resolved.job, plan)
+    job = resolved.job
     if job.workload != "command" or job.images:
         return None
     here, project = resolved.cluster.nodes_are_here, Path(job.code or "/")

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.config.suggestions import suggested
-from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.efficiency import not_learning, single_steps
-from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
 from clusterctl.launcher.diagnosis.hangs import ended_writers
-from clusterctl.launcher.diagnosis.running import explain_running, unheard
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
+from clusterctl.launcher.diagnosis.waiting import explain_chain, explain_waiting, read_chain
 from clusterctl.launcher.observe.needs import written_memory
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
@@ -91,16 +89,6 @@ def diagnose_status(
 
     `seen` gets the events read, as in `gather`.
     """
-    return for_person(_found(status, slurm_of, clock, sleep, seen))
-
-
-def _found(
-    status: Status,
-    slurm_of: SlurmOf,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-    seen: Seen | None,
-) -> Diagnosis:
     trace = gather(status, clock, seen=seen)
     queued = status.state is State.QUEUED
     at_work = not (queued or status.state.ended or status.suspended)
@@ -109,24 +97,20 @@ def _found(
     found = judge(trace)
     waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
     if waits and (explained := explain_chain(status, read_chain(status, slurm_of))):
-        return replace(found, findings=(explained[0],), commands=explained[1])
+        return for_person(replace(found, findings=(explained[0],), commands=explained[1]))
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
-    if not queued or status.job_id is None or not status.record.is_ours:
-        return found
-    from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
-
-    try:
-        waiting = explain_waiting(status, slurm_of(status.record.cluster))
-    except SlurmError as error:
-        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
-    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
-    return replace(
-        found,
-        findings=(finding, *found.findings[1:]),
-        commands=waiting.commands,
-        unknown=_each_once(*found.unknown, *waiting.unknown),
-    )
+    if queued and status.job_id is not None and status.record.is_ours:
+        try:
+            waiting = explain_waiting(status, slurm_of(status.record.cluster))
+        except SlurmError as error:
+            unknown = (*found.unknown, f"why it is waiting: {error.message}")
+            return for_person(replace(found, unknown=unknown))
+        finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
+        unknown = _each_once(*found.unknown, *waiting.unknown)
+        findings = (finding, *found.findings[1:])
+        found = replace(found, findings=findings, commands=waiting.commands, unknown=unknown)
+    return for_person(found)
 
 
 def for_person(diagnosis: Diagnosis) -> Diagnosis:
@@ -152,7 +136,11 @@ def judge(trace: RunTrace) -> Diagnosis:
     unknown = [*trace.unknown, *unknown, *(notice.message for notice in newer_records([status.record]))]
     if not status.sure:
         unknown.append("the job's state in Slurm: not queried, or no answer")
-    history = tuple(explain_attempt(attempt, trace) for attempt in past)
+    history: tuple[Finding, ...] = ()
+    if past:
+        from clusterctl.launcher.diagnosis.failure import explain_attempt
+
+        history = tuple(explain_attempt(attempt, trace) for attempt in past)
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
@@ -172,6 +160,10 @@ def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace,
         cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
         hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
         return (Finding(Cause.PENDING, cause, attempt=number, hint=hint),), attempts, []
+    # Late: the rules of failures compile a hundred patterns, which a run in the queue does not need.
+    from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
+    from clusterctl.launcher.diagnosis.running import explain_running, unheard
+
     if status.state.ended and begun and (line := started_in_vain(begun.job_lines)):
         known = known_line([line])
         assert known is not None
@@ -185,7 +177,7 @@ def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace,
     if begun and (status.state.ended or begun.exit_code is not None):  # the files may record it before Slurm does
         return (explain_attempt(begun, trace),), attempts[:-1], []
     if status.state.ended:
-        return (_never_started(trace),), attempts, []
+        return (_never_started(trace, known_line(trace.slurm_lines)),), attempts, []
     if last and not begun:
         return explain_running(replace(trace, attempts=())), attempts, []
     if status.suspended:
@@ -195,8 +187,8 @@ def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace,
     return explain_running(trace), attempts[:-1], unheard(trace)
 
 
-def _never_started(trace: RunTrace) -> Finding:
-    """Ended without an attempt: its batch script never got that far."""
+def _never_started(trace: RunTrace, known: Finding | None) -> Finding:
+    """Ended without an attempt: its batch script never got that far. `known` is what Slurm's log says about it."""
     if trace.cancelled:
         by = trace.cancelled.by
         return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")
@@ -213,7 +205,7 @@ def _never_started(trace: RunTrace) -> Finding:
         return Finding(
             Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY
         )  # a controller may lose its queue, too
-    if known := known_line(trace.slurm_lines):
+    if known:
         return known
     if trace.status.attempt is not None and not trace.attempts:
         return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.telemetry import Used
     from clusterctl.launcher.observe.timeline import Span
-    from clusterctl.shared.spec import Job
 
 
 IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
@@ -101,7 +100,7 @@ class Advice:
 
 def use_of(status: Status, history: History, now: float, used: Used | None = None) -> Use:
     """The resource use of a run until `now` or its end. `used`: the most of all attempts (default: the last)."""
-    resources = status.record.job.resources
+    job, resources = status.record.job, status.record.job.resources
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
     starts = [spans[0].start for spans in phases.values() if spans]
@@ -109,14 +108,16 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
     used = used or (status.attempt.used if status.attempt else NOT_MEASURED)
-    key = batch_key(status.record.job.train)
-    batch = getattr(status.record.job.train, key, None)
+    key = batch_key(job.train)
+    batch = getattr(job.train, key, None)
+    sooner = job.checkpoint.every // 2 or Checkpoint().every
+    saves = isinstance(job.train, LoopTrain) and sooner >= _SOONEST_SECONDS  # your own program saves by its own rules
     return Use(
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
         larger_batch=f"train.{key}={2 * batch}" if batch else "",
-        sooner_checkpoint=_sooner_checkpoint(status.record.job),
+        sooner_checkpoint=f"checkpoint.every={sooner}s" if saves else "",
         gpus_per_node=GpuCount(resources.gpus_per_node or 0),
         time_limit=float(resources.time),
         memory_asked=memory_requested(resources, status.record.tasks_per_node),
@@ -138,13 +139,6 @@ def use_of(status: Status, history: History, now: float, used: Used | None = Non
         finished=status.state is State.FINISHED,
         needs=needs_of(status, used, now),
     )
-
-
-def _sooner_checkpoint(job: Job) -> str:
-    seconds = job.checkpoint.every // 2 or Checkpoint().every
-    if not isinstance(job.train, LoopTrain) or seconds < _SOONEST_SECONDS:  # your own program saves by its own rules
-        return ""
-    return f"checkpoint.every={seconds}s"
 
 
 def _before_training(spans: list[Span]) -> float:

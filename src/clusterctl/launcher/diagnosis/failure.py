@@ -11,15 +11,23 @@ import signal
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGKILL, SIGUSR2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
-from clusterctl.launcher.diagnosis.hangs import hang, left_early, noticed, outside_collectives, someone_left
+from clusterctl.launcher.diagnosis.finding import (
+    CERTAIN,
+    LIKELY,
+    UNSURE,
+    Consequence,
+    Evidence,
+    Finding,
+    ranks_in_words,
+    same_on,
+)
+from clusterctl.launcher.diagnosis.hangs import hang, left_early, lost, noticed, outside_collectives, someone_left
 from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE
-from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
+from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, candidates
 from clusterctl.launcher.diagnosis.signatures import Level, most_specific
 from clusterctl.launcher.observe.attempt import flawed_lines, node_setup_flaws
-from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
 from clusterctl.launcher.observe.rank_events import ended_together
 from clusterctl.launcher.observe.script_runs import unseen_ranks
@@ -29,8 +37,6 @@ from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.ownership import user_name
-from clusterctl.shared.record.plain_text import stretches
-from clusterctl.shared.record.roles import labels
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
 
 
 _SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
-_MOST_CONSEQUENCES = 8  # lines
-_MOST_STRETCHES = 6  # of consecutive ranks on a line
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
@@ -87,17 +91,10 @@ class Case:
         return ended_together(self.attempt.lines) and all(report.order is None for report in self.reports)
 
 
-class Rule(NamedTuple):
-    """A reading of the evidence about an attempt: a finding, or None if it does not apply."""
-
-    evidence: Evidence
-    finding: Callable[[Case], Finding | None]
-
-
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
     case, record = Case.of(attempt, trace), trace.status.record
-    evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
+    evidence, found = next((evidence, found) for evidence, rule in RULES if (found := rule(case)))
     doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
     if attempt.one_output and not attempt.deaths:
         found = replace(found, rank=None)
@@ -202,14 +199,6 @@ def _lost(case: Case) -> Finding | None:
     return lost(case.attempt) if case.attempt.lost and not (case.first and case.first.primary) else None
 
 
-def lost(attempt: AttemptTrace) -> Finding:
-    """The finding about nodes that no longer answer the others."""
-    node, *others = attempt.lost
-    facts = [f"neither did {other}" for other in others]
-    words = "showed no sign of life, and did not answer when another node connected to it"
-    return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts))
-
-
 def _before_the_ranks(case: Case) -> Finding | None:
     """What the batch script recorded instead of starting its ranks."""
     attempt = case.attempt
@@ -273,8 +262,7 @@ def _of_a_rank(case: Case) -> Finding | None:
         fact = "srun had not reported it before all ranks were ended: what ended them may have come first"
         return replace(found, certainty=LIKELY, facts=(*found.facts, fact))
     unreported = {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}
-    may_follow = first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
-    if unreported and (attempt.arriving or may_follow):
+    if unreported and (attempt.arriving or first.may_follow):
         # An earlier report of another rank may not be visible here yet, or that rank may have been killed before.
         return replace(found, certainty=LIKELY)
     return found
@@ -300,11 +288,11 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
     ]
     same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
     if same:
-        facts.append(_same_on(same))
-    may_follow = bool(gone) and first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
-    if may_follow:
-        facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
-    certain = first.primary and first.reliable and not close and not may_follow
+        facts.append(same_on(same))
+    follows = bool(gone) and first.may_follow
+    if follows:
+        facts.append(f"{ranks_in_words([rank.rank for rank in gone])} had exited with 0 before")
+    certain = first.primary and first.reliable and not close and not follows
     if first.signature.level is Level.ECHO:
         facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
     elif not first.primary:
@@ -334,7 +322,7 @@ def _terminated(case: Case) -> Finding | None:
         return None
     if len(numbers) == case.attempt.tasks:
         return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
-    also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
+    also = (f"like {ranks_in_words(numbers[1:])}",) if numbers[1:] else ()
     first = case.attempt.rank(numbers[0])
     return Finding(Cause.KILLED, f"was {words}", LIKELY, rank=first.rank, node=first.node, facts=also)
 
@@ -351,7 +339,7 @@ def _died_silently(case: Case) -> Finding | None:
         words = f"no rank on {', '.join(gone)} left a record of its end: the node was lost"
         return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
     if attempt.signal == "LOST":
-        words = f"srun ended without a report on {_ranks([rank.rank for rank in silent])}: a node was lost"
+        words = f"srun ended without a report on {ranks_in_words([rank.rank for rank in silent])}: a node was lost"
         return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
     words = "ended without a message: killed from outside or by the kernel"
     return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
@@ -404,62 +392,22 @@ def _unexplained(case: Case) -> Finding:
     return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
 
 
-# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
-RULES = (
-    Rule(Evidence.RECORDED, _stuck),
-    Rule(Evidence.RECORDED, _from_outside),
-    Rule(Evidence.RECORDED, _lost),
-    Rule(Evidence.RECORDED, _before_the_ranks),
-    Rule(Evidence.RECORDED, _full_disk),
-    Rule(Evidence.RECORDED, _before_any_rank),
-    Rule(Evidence.RECORDED, _left_early),
-    Rule(Evidence.RECORDED, _terminated),
-    Rule(Evidence.RECORDED, _script_killed),
-    Rule(Evidence.LAST_WORDS, _of_a_rank),
-    Rule(Evidence.NOTHING, _died_silently),
-    Rule(Evidence.RECORDED, _by_slurm),
-    Rule(Evidence.NOTHING, _unexplained),
+# The order of precedence; a rule that does not apply finds None. Evidence (finding.py) lists what can be certain.
+RULES: tuple[tuple[Evidence, Callable[[Case], Finding | None]], ...] = (
+    (Evidence.RECORDED, _stuck),
+    (Evidence.RECORDED, _from_outside),
+    (Evidence.RECORDED, _lost),
+    (Evidence.RECORDED, _before_the_ranks),
+    (Evidence.RECORDED, _full_disk),
+    (Evidence.RECORDED, _before_any_rank),
+    (Evidence.RECORDED, _left_early),
+    (Evidence.RECORDED, _terminated),
+    (Evidence.RECORDED, _script_killed),
+    (Evidence.LAST_WORDS, _of_a_rank),
+    (Evidence.NOTHING, _died_silently),
+    (Evidence.RECORDED, _by_slurm),
+    (Evidence.NOTHING, _unexplained),
 )
-
-
-def what_followed(found: Finding) -> list[str]:
-    """The consequences of `found` summarized, without the ranks that its facts already name as having the same."""
-    same = [one for one in found.secondary if one.cause == found.cause]
-    named = same if _same_on(sorted(one.rank for one in same)) in found.facts else []
-    return counted(one for one in found.secondary if one not in named)
-
-
-def _same_on(ranks: list[int]) -> str:
-    return f"the same on {_ranks(ranks)}"
-
-
-def counted(secondary: Iterable[Consequence]) -> list[str]:
-    """The consequences summarized: which ranks reported what, the most frequent first.
-
-    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
-    """
-    alike: dict[str, list[Consequence]] = {}
-    for consequence in secondary:
-        alike.setdefault(pattern(consequence.cause), []).append(consequence)
-    groups = sorted(alike.values(), key=len, reverse=True)
-    lines = [f"{_whose(group)}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
-    left = [one for group in groups[_MOST_CONSEQUENCES:] for one in group]
-    return [*lines, f"{_whose(left)}: other messages"] if left else lines
-
-
-def _whose(group: list[Consequence]) -> str:
-    members = [(one.role, one.role_rank) for one in group if one.role and one.role_rank is not None]
-    return labels(members) if members else _ranks([one.rank for one in group])
-
-
-def _ranks(ranks: list[int]) -> str:
-    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
-    found = stretches(ranks)
-    shown = found if len(found) <= _MOST_STRETCHES else found[: _MOST_STRETCHES - 1]
-    parts = [str(first) if first == last else f"{first}-{last}" for first, last in shown]
-    left = len(ranks) - sum(last - first + 1 for first, last in shown)
-    more = f" and {left} more" if left else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
 
 
 # What ended a whole job from outside: a person, Slurm, or a lost node.

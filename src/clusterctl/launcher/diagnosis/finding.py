@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.secrets import HIDDEN
 from clusterctl.launcher.diagnosis.reasons import HELD
+from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.run_names import submission as sweep_of
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.plain_text import stretches
 from clusterctl.shared.record.roles import labels
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
 from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.launcher.diagnosis.traces import RunTrace
     from clusterctl.launcher.observe.run_record import RunRecord
 
@@ -39,10 +43,7 @@ class Evidence(IntEnum):
 
     @property
     def may_be_certain(self) -> bool:
-        return self in _MAY_BE_CERTAIN
-
-
-_MAY_BE_CERTAIN = frozenset({Evidence.RECORDED, Evidence.LAST_WORDS})
+        return self <= Evidence.LAST_WORDS
 
 
 @dataclass(frozen=True)
@@ -197,3 +198,49 @@ def _less_memory(trace: RunTrace, found: Finding) -> list[str]:
     name = batch_key(job.train)
     batch = getattr(job.train, name, None) or 0
     return [f"train.{name}={batch // 2}"] if batch > 1 else []
+
+
+# What followed from it on other ranks, in words.
+
+_MOST_CONSEQUENCES = 8  # lines
+_MOST_STRETCHES = 6  # of consecutive ranks on a line
+
+
+def what_followed(found: Finding) -> list[str]:
+    """The consequences of `found` summarized, without the ranks that its facts already name as having the same."""
+    same = [one for one in found.secondary if one.cause == found.cause]
+    named = same if same_on(sorted(one.rank for one in same)) in found.facts else []
+    return counted(one for one in found.secondary if one not in named)
+
+
+def same_on(ranks: list[int]) -> str:
+    return f"the same on {ranks_in_words(ranks)}"
+
+
+def counted(secondary: Iterable[Consequence]) -> list[str]:
+    """The consequences summarized: which ranks reported what, the most frequent first.
+
+    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
+    """
+    alike: dict[str, list[Consequence]] = {}
+    for consequence in secondary:
+        alike.setdefault(pattern(consequence.cause), []).append(consequence)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    lines = [f"{_whose(group)}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
+    left = [one for group in groups[_MOST_CONSEQUENCES:] for one in group]
+    return [*lines, f"{_whose(left)}: other messages"] if left else lines
+
+
+def _whose(group: list[Consequence]) -> str:
+    members = [(one.role, one.role_rank) for one in group if one.role and one.role_rank is not None]
+    return labels(members) if members else ranks_in_words([one.rank for one in group])
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
+    found = stretches(ranks)
+    shown = found if len(found) <= _MOST_STRETCHES else found[: _MOST_STRETCHES - 1]
+    parts = [str(first) if first == last else f"{first}-{last}" for first, last in shown]
+    left = len(ranks) - sum(last - first + 1 for first, last in shown)
+    more = f" and {left} more" if left else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"

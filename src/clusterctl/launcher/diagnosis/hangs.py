@@ -57,7 +57,11 @@ def hang(attempt: AttemptTrace) -> Finding:
     suspects = list(alarm.suspects)
     certainty = CERTAIN if len(suspects) == 1 else LIKELY
     words = _WORDS.get(alarm.how, "")
-    silent = [rank for rank in suspects if alarm.how == "silent" and not _answered(attempt.rank(rank), alarm)]
+    silent: list[int] = []
+    if alarm.how == "silent":
+        # Any process of a rank answers while it is alive, such as the one that started a program.
+        answers = [(rank, attempt.rank(rank).answered) for rank in suspects]
+        silent = [rank for rank, at in answers if at is None or at - alarm.time >= _ANSWER_SECONDS]
     if (nodes := silent_nodes(attempt.ranks, silent)) and len(silent) == len(suspects):
         if several_each(nodes):
             return node_fell_silent(attempt, nodes, alarm.phase, noticed(alarm))
@@ -77,7 +81,7 @@ def hang(attempt: AttemptTrace) -> Finding:
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
     facts = [noticed(alarm)]
     if len(suspects) > 1:
-        facts.append(f"like ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
+        facts.append(f"like {_several(suspects[1:])}")
     if attempt.collectives:
         folder = f"attempts/{attempt.number}/collectives"
         facts.append(f"NCCL's flight recorder left {plural(attempt.collectives, 'file')} in {folder}")
@@ -105,15 +109,19 @@ def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
     """The others waited for, or lost, a rank that had exited as if the training was complete."""
     first, *more = gone
     step = f" after step {first.beat.step}" if first.beat and first.beat.step else ""
-    also = (f"as did ranks {', '.join(str(rank.rank) for rank in more[:5])}{' and others' * (len(more) > 5)}",)
+    also = (f"as did {_several([rank.rank for rank in more])}",) if more else ()
     return Finding(
         Cause.USER,
         f"exited with 0{step} while the others continued",
         LIKELY,
         rank=first.rank,
         node=first.node,
-        facts=(*(also if more else ()), *facts),
+        facts=(*also, *facts),
     )
+
+
+def _several(ranks: list[int]) -> str:
+    return f"ranks {', '.join(map(str, ranks[:5]))}{' and others' * (len(ranks) > 5)}"
 
 
 def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[str, list[int]]:
@@ -138,6 +146,14 @@ def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], state: str, *f
     return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], state=state, facts=facts)
 
 
+def lost(attempt: AttemptTrace) -> Finding:
+    """The finding about nodes that no longer answer the others."""
+    node, *others = attempt.lost
+    facts = [f"neither did {other}" for other in others]
+    words = "showed no sign of life, and did not answer when another node connected to it"
+    return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts))
+
+
 def outside_collectives(attempt: AttemptTrace) -> list[int]:
     """The ranks whose main thread is not in a collective while those of others are; else none."""
     calls = {rank.rank: _FRAME.finditer(_main_thread(rank.stacks)) for rank in attempt.ranks if rank.stacks}
@@ -145,11 +161,6 @@ def outside_collectives(attempt: AttemptTrace) -> list[int]:
     missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
     found = missing if missing and len(missing) < len(attempt.ranks) else apart
     return found if len(found) < len(attempt.ranks) else []
-
-
-def _answered(rank: RankTrace, alarm: Alarm) -> bool:
-    """Whether any process of the rank was alive when the alarm was raised, such as the one that started a program."""
-    return rank.answered is not None and rank.answered - alarm.time < _ANSWER_SECONDS
 
 
 def whereabouts(attempt: AttemptTrace) -> str:

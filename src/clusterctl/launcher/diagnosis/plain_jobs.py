@@ -21,6 +21,7 @@ from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words, su
 from clusterctl.launcher.diagnosis.reports import COMPLAINT
 from clusterctl.launcher.diagnosis.signatures import most_specific
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.launcher.diagnosis.waiting import explain, gather_pending
 from clusterctl.launcher.observe.rank_events import deaths, ended_together
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.slurm_log import job_ends
@@ -69,7 +70,10 @@ def diagnose_job(
     trace = replace(trace, unknown=(*unknown, *output.unknown))
     status = trace.status
     if status.state is State.QUEUED:
-        return _waiting(trace, slurm)
+        waiting = explain(gather_pending(status, slurm))
+        found = Finding(Cause.PENDING, waiting.cause, facts=waiting.facts, hint=waiting.hint)
+        unknown = (*trace.unknown, *waiting.unknown)
+        return Diagnosis(status, (found, *_also(found, trace)), commands(trace, found), unknown)
     if status.state is State.FINISHED:
         failed = [step for step in trace.accounted if "." in step.step and (step.exit_code or step.signal)]
         facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
@@ -78,13 +82,13 @@ def diagnose_job(
     if job.signal == _NOT_LAUNCHED and not (output.lines or output.printed):
         return _not_launched(trace, job)
     if status.state.ended or status.suspended:
-        found = judge(trace)
-        mine = [_as_proven(_of_job(one, trace), trace, job) for one in found.findings]
-        also = _also(found.headline, trace)
+        judged = judge(trace)
+        mine = [_as_proven(_of_job(one, trace), trace, job) for one in judged.findings]
+        also = _also(judged.headline, trace)
         ignored = [*trace.attempts] and len(deaths(output.lines)) > len(deaths(trace.attempts[0].lines))
         if also or (ignored and mine[0].certainty == CERTAIN):
             mine[0] = replace(mine[0], certainty=LIKELY)  # what the output shows may have come first
-        return replace(found, findings=(*mine, *also))
+        return replace(judged, findings=(*mine, *also))
     try:
         inventory = slurm.nodes()
     except SlurmError as error:
@@ -104,7 +108,7 @@ def diagnose_output(name: str, output: JobOutput, cluster: Cluster, now: float) 
         found = Finding(Cause.UNKNOWN, words, UNSURE, hint=hint)
     elif found.cause_class is Cause.UNKNOWN:
         found = Finding(Cause.UNKNOWN, "its output cannot be read", UNSURE)
-    elif job.number == "" or found.cause_class is Cause.KILLED or _goes_on(trace.attempts[0]) or _is_silent(trace):
+    elif job.number == "" or found.cause_class is Cause.KILLED or _may_go_on(trace.attempts[0]):
         # Lines may be about another job; Slurm may know that memory was short; the script may have gone on.
         found = replace(found, certainty=LIKELY)
     state = State.LOST if found.cause_class is Cause.UNKNOWN else _STATE_OF_CAUSE.get(found.cause_class, State.FAILED)
@@ -154,7 +158,10 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
 
 def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
-    lines = _untangled(line for line in _parted(output.lines) if not _is_about_another(line, job))
+    # srun's reports of failed tasks may follow a line without an end that was written before.
+    ends = [part for line in output.lines[-_LAST_LINES:] for part in _REPORT.split(line, maxsplit=1) if part]
+    parted = (*output.lines[:-_LAST_LINES], *ends)
+    lines = _untangled(line for line in parted if not _is_about_another(line, job))
     lines = _without_survived_steps(lines, job)
     written = (*output.printed, *_without_survived(lines, job))
     slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job))
@@ -196,12 +203,6 @@ def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     )
 
 
-def _parted(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """`lines`, with srun's reports of failed tasks separated from a line without an end that was written before."""
-    parted = [part for line in lines[-_LAST_LINES:] for part in _REPORT.split(line, maxsplit=1) if part]
-    return (*lines[:-_LAST_LINES], *parted)
-
-
 def _untangled(lines: Iterable[str]) -> tuple[str, ...]:
     """`lines`, with those of Slurm after the traceback into which they were written: srun shares the job's stderr."""
     found: list[str] = []
@@ -220,17 +221,17 @@ def _untangled(lines: Iterable[str]) -> tuple[str, ...]:
     return (*found, *held)
 
 
-def _goes_on(attempt: AttemptTrace) -> bool:
-    """Whether the output goes on after Slurm's first report of a failed task, or has none."""
+def _may_go_on(attempt: AttemptTrace) -> bool:
+    """Whether the output goes on after Slurm's first report of a failed task, or has none, or gives no reason.
+
+    A script may test an exit code, and go on without a word.
+    """
     lines = attempt.ranks[0].last_words
     at = next((at for at, line in enumerate(lines) if deaths([line]) or job_ends([line])), len(lines))
-    return at == len(lines) or any(not SLURMS_LINE.match(line) for line in lines[at:])
-
-
-def _is_silent(trace: RunTrace) -> bool:
-    """Whether no program gives a reason: a script may test an exit code, and go on without a word."""
-    words = last_words(trace.attempts[0].ranks[0].last_words)
-    return not (words.errors or words.last or job_ends(trace.attempts[0].lines))
+    if at == len(lines) or any(not SLURMS_LINE.match(line) for line in lines[at:]):
+        return True
+    words = last_words(lines)
+    return not (words.errors or words.last or job_ends(attempt.lines))
 
 
 def _without_survived(lines: Sequence[str], job: SlurmJob) -> list[str]:
@@ -321,9 +322,8 @@ def _not_launched(trace: RunTrace, job: SlurmJob) -> Diagnosis:
 
 def _also(headline: Finding, trace: RunTrace) -> tuple[Finding, ...]:
     """An error in the output of a job that did not end because of it, as far as Slurm shows."""
-    if headline.cause_class not in (Cause.FINISHED, Cause.TIME, Cause.CANCELLED, Cause.PREEMPTED, Cause.PENDING):
-        return ()
-    found = _in_output(trace)
+    unrelated = (Cause.FINISHED, Cause.TIME, Cause.CANCELLED, Cause.PREEMPTED, Cause.PENDING)
+    found = _in_output(trace) if headline.cause_class in unrelated else None
     return (found,) if found else ()
 
 
@@ -343,16 +343,6 @@ def _in_output(trace: RunTrace) -> Finding | None:
     if found.cause_class in (Cause.UNKNOWN, Cause.CANCELLED):
         return None
     return replace(_of_job(found, trace), certainty=LIKELY, cause=f"its output shows: {found.cause}")
-
-
-def _waiting(trace: RunTrace, slurm: Slurm) -> Diagnosis:
-    from clusterctl.launcher.diagnosis.waiting import explain, gather_pending  # slow to import
-
-    waiting = explain(gather_pending(trace.status, slurm))
-    found = Finding(Cause.PENDING, waiting.cause, facts=waiting.facts, hint=waiting.hint)
-    also = _also(found, trace) if trace.attempts else ()
-    unknown = (*trace.unknown, *waiting.unknown)
-    return Diagnosis(trace.status, (found, *also), commands(trace, found), unknown)
 
 
 def _running(trace: RunTrace, job: SlurmJob, output: JobOutput, inventory: Inventory | None) -> Diagnosis:
@@ -376,20 +366,14 @@ def _running(trace: RunTrace, job: SlurmJob, output: JobOutput, inventory: Inven
 
 def _of_job(found: Finding, trace: RunTrace) -> Finding:
     """`found` without what only a run has; the rank is kept where the output shows it."""
-    rank = _rank_of(found, trace)
+    rank = None
+    words = last_words(trace.attempts[0].ranks[0].last_words) if trace.attempts else None
+    if words and not words.worker:  # a launcher's ranks are not srun's
+        # The rank in the prefix of the exception's lines, else the only task that failed on its own.
+        prefix = next((error.stream for error in words.errors if found.traceback == error.text), "")
+        named, died = prefix.removeprefix("rank"), {death.rank for death in trace.attempts[0].deaths}
+        if named.isdecimal():
+            rank = int(named) if int(named) in died or not died else None
+        elif len(died) == 1 or (died and found.cause_class is Cause.KILLED):
+            rank = found.rank
     return replace(found, attempt=None, state="", step=None, rank=rank, secondary=())
-
-
-def _rank_of(found: Finding, trace: RunTrace) -> int | None:
-    """The rank in the prefix of an exception's lines, else the only task that failed on its own."""
-    if not trace.attempts:
-        return None
-    attempt = trace.attempts[0]
-    words = last_words(attempt.ranks[0].last_words)
-    if words.worker:
-        return None  # a launcher's ranks are not srun's
-    prefix = next((error.stream for error in words.errors if found.traceback == error.text), "")
-    named, died = prefix.removeprefix("rank"), {death.rank for death in attempt.deaths}
-    if named.isdecimal():
-        return int(named) if int(named) in died or not died else None
-    return found.rank if len(died) == 1 or (died and found.cause_class is Cause.KILLED) else None

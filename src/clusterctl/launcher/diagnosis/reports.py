@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM, Signals
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.finding import Evidence
 from clusterctl.launcher.diagnosis.last_words import LastWords, last_words, launches
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
 BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
 QUOTED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?::|$)")
-OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
+_OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
 _MAYBE_MEMORY = (
@@ -116,6 +116,11 @@ class Candidate:
         return self.signature.level is Level.PRIMARY
 
     @property
+    def may_follow(self) -> bool:
+        """Whether its program may have failed because it had lost a peer."""
+        return self.signature.cause is Cause.USER and not _OWN_MISTAKE.match(self.words)
+
+    @property
     def precedence(self) -> tuple[int, bool, float, int]:
         """Causes before echoes and survived errors, then by time, then by srun's order (alone without a time)."""
         time = self.time if self.time is not None else float("-inf") if self.order is not None else 1e18
@@ -163,11 +168,6 @@ class RankEnd:
     def says(self, cause: Cause | Signature, words: str, **changes: object) -> Candidate:
         meaning = cause if isinstance(cause, Signature) else Signature(cause)
         return replace(self.blank, signature=meaning, words=words, **changes)  # type: ignore[arg-type]
-
-
-class RankRule(NamedTuple):
-    evidence: Evidence
-    candidate: Callable[[RankEnd], Candidate | None]
 
 
 def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
@@ -219,7 +219,7 @@ def _candidate(
 
 
 def _by_rule(end: RankEnd) -> tuple[Evidence, Candidate | None]:
-    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
+    read = ((evidence, rule(end)) for evidence, rule in RANK_RULES)
     return next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
 
 
@@ -274,7 +274,7 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
         return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
     words, certain = _headline(error), not ((quotes or own_class) and most_specific(error.message))
     known = most_specific(error.causes)
-    if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
+    if known is None and not _OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
         certain = False  # raised while handling another one, which may be the reason or not
     if known:
         words = f"{words}, because of {known.words}"
@@ -531,16 +531,16 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
 
 
-RANK_RULES = (
-    RankRule(Evidence.RECORDED, _out_of_memory),
-    RankRule(Evidence.RECORDED, _task_exception),
-    RankRule(Evidence.RECORDED, _killed),
-    RankRule(Evidence.LAST_WORDS, _before_it_began),
-    RankRule(Evidence.LAST_WORDS, _failed_worker),
-    RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
-    RankRule(Evidence.LAST_WORDS, _killed_child),
-    RankRule(Evidence.LAST_WORDS, _own_last_line),
-    RankRule(Evidence.ELSEWHERE, _known_phrase),
-    RankRule(Evidence.ELSEWHERE, _printed),
-    RankRule(Evidence.RECORDED, _exit_code),
+RANK_RULES: tuple[tuple[Evidence, Callable[[RankEnd], Candidate | None]], ...] = (
+    (Evidence.RECORDED, _out_of_memory),
+    (Evidence.RECORDED, _task_exception),
+    (Evidence.RECORDED, _killed),
+    (Evidence.LAST_WORDS, _before_it_began),
+    (Evidence.LAST_WORDS, _failed_worker),
+    (Evidence.LAST_WORDS, _exception_at_the_end),
+    (Evidence.LAST_WORDS, _killed_child),
+    (Evidence.LAST_WORDS, _own_last_line),
+    (Evidence.ELSEWHERE, _known_phrase),
+    (Evidence.ELSEWHERE, _printed),
+    (Evidence.RECORDED, _exit_code),
 )

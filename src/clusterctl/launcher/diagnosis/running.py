@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.diagnosis.failure import lost
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, Finding
 from clusterctl.launcher.diagnosis.hangs import (
     DID_NOTHING,
     left_early,
+    lost,
     no_writer,
     node_fell_silent,
     noticed,

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
-from clusterctl.launcher.diagnosis.failure import what_followed
-from clusterctl.launcher.diagnosis.finding import CERTAIN
+from clusterctl.launcher.diagnosis.finding import CERTAIN, what_followed
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
 from clusterctl.launcher.observe.status import statuses_of

@@ -391,8 +391,8 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         done = finish is None and all_done(folders[-1], ranks)
         last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
         if last.signal or last.goes_on if last.exit_code is not None else successor:
-            end = read_end(run.path / "slurm.log", last.number, last.job_id)
-            last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
+            ended_by, in_vain = read_end(run.path / "slurm.log", last.number, last.job_id)
+            last = replace(last, ended_by=ended_by, in_vain=in_vain)
         attempts[-1] = last
     newest = attempts[-1].job_id if attempts else ""
     # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.

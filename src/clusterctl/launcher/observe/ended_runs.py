@@ -167,7 +167,11 @@ class EndedRuns:
         if not kept or not found or kept.stamp != [*found]:
             return None
         with suppress(ConfigError, ValueError):  # written by a checkout of the same version
-            evidence = _unpacked(run, json.loads(kept.evidence), *map(self._specs.__getitem__, kept.specs))
+            packed, (job, cluster) = json.loads(kept.evidence), map(self._specs.__getitem__, kept.specs)
+            specs = {"job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
+            record = _made(RunRecord, {**packed["record"], "run": run, **specs})
+            attempts = tuple(_made(AttemptEvidence, values) for values in packed["attempts"])
+            evidence = RunEvidence(**{**packed, "record": record, "attempts": attempts})
             self._read[run] = found, evidence
             return evidence
         return None
@@ -210,12 +214,6 @@ def _plain(value: Any) -> object:
         return sorted(value)
     values = ((one, getattr(value, one.name)) for one in fields(value))
     return {one.name: found for one, found in values if one.name not in _LEFT_OUT and found != one.default}
-
-
-def _unpacked(run: RunDir, packed: dict[str, Any], job: str, cluster: str) -> RunEvidence:
-    record = {**packed["record"], "run": run, "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
-    attempts = tuple(_made(AttemptEvidence, values) for values in packed["attempts"])
-    return RunEvidence(**{**packed, "record": _made(RunRecord, record), "attempts": attempts})
 
 
 def _made(cls: type[T], packed: dict[str, Any]) -> T:

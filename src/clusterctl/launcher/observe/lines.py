@@ -50,15 +50,11 @@ class Growing:
 
     def added(self, block_bytes: int = 2**20) -> Iterator[bytes]:
         """Like `read`, but holding at most `block_bytes` of the file in memory."""
-        for block in self.blocks(block_bytes):
+        for _, block in self.placed_blocks(block_bytes):
             yield from block.split(b"\n")
 
-    def blocks(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """The lines added since the last call, in blocks, without the last newline."""
-        return (block for _, block in self.placed_blocks(block_bytes))
-
     def placed_blocks(self, block_bytes: int = 2**20) -> Iterator[tuple[int, bytes]]:
-        """Like `blocks`, each with its offset.
+        """The lines added since the last call in blocks, without the last newline, each with its offset.
 
         The file is reopened for each block. The first blocks are small, so that the first lines of many files are
         available at once.

@@ -71,8 +71,13 @@ def needs_of(status: Status, used: Used, now: float) -> Needs:
             limit = grown.gets
         elif not resources.mem_per_cpu:
             memory_asked = float(grown.gets << 20)
+    memory_change = ""
+    if memory is not None and memory != memory_asked and not resources.mem_per_gpu:
+        memory_change = f"resources.memory={written_memory(memory)}"
+        if resources.mem_per_cpu:  # Slurm takes one of the two
+            memory_change = f"resources.mem_per_cpu={written_memory(memory / cpus_asked)}"
     return Needs(
-        Resource("memory", memory_asked, used.memory, memory, _memory_setting(resources, tasks, memory, memory_asked)),
+        Resource("memory", memory_asked, used.memory, memory, memory_change),
         Resource(
             "cpus",
             cpus_asked,
@@ -90,14 +95,6 @@ def needs_of(status: Status, used: Used, now: float) -> Needs:
         ),
         used.counted,
     )
-
-
-def _memory_setting(resources: Resources, tasks: int, enough: int | None, asked: float | None) -> str:
-    if enough is None or enough == asked or resources.mem_per_gpu:
-        return ""
-    if resources.mem_per_cpu:  # Slurm takes one of the two
-        return f"resources.mem_per_cpu={written_memory(enough / (resources.cpus_per_task * tasks))}"
-    return f"resources.memory={written_memory(enough)}"
 
 
 def used_in(attempts: Iterable[Attempt]) -> Used:

@@ -183,13 +183,13 @@ def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> t
     return {rank: list(events) for rank, events in found.items()}, problems
 
 
-def newest_state(attempt: Attempt, rank: int = 0) -> State | None:
-    """The last state entered by `rank`, which is on the first node."""
-    files = (EventFile(attempt.events(rank), rank), EventFile(attempt.node_events(0)))
+def newest_state(attempt: Attempt) -> State | None:
+    """The last state entered by rank 0, which is on the first node."""
+    files = (EventFile(attempt.events(0), 0), EventFile(attempt.node_events(0)))
     newest: Entered | None = None
     for file in files:
         parsed = filter(None, map(file.parse, records_in(reversed(last_lines(file.path)))))
-        entered = next((event for whose, event in parsed if whose == rank and isinstance(event, Entered)), None)
+        entered = next((event for whose, event in parsed if whose == 0 and isinstance(event, Entered)), None)
         if entered and (newest is None or (entered.time or 0.0) >= (newest.time or 0.0)):
             newest = entered
     return newest.state if newest else None

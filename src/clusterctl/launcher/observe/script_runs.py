@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.config.user_script import step_output_only
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.slurm_log import kept
 from clusterctl.launcher.observe.state import settled
@@ -55,6 +54,8 @@ def unseen_ranks(record: RunRecord) -> str:
         return ""
     if attempts and not any(attempt.script_out.is_symlink() for attempt in attempts):
         return UNRECORDED
+    from clusterctl.launcher.config.user_script import step_output_only  # slow to import, and seldom needed
+
     with suppress(OSError, ValueError):
         return step_output_only(read_whole(record.run.script).decode(errors="replace"))
     return ""

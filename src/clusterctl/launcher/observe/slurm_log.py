@@ -91,20 +91,12 @@ def started_in_vain(lines: Iterable[str]) -> str:
     return next((line for line in lines if _IN_VAIN.match(line)), "")
 
 
-@dataclass(frozen=True)
-class LastLines:
-    """What the end of the log contains about an attempt."""
-
-    ended_by: EndedBy | None = None  # None: not by Slurm
-    in_vain: str = ""
-
-
-def read_end(path: Path, attempt: int, job_id: str) -> LastLines:
-    """What slurm.log contains about the end of `attempt`, the last one of its run."""
+def read_end(path: Path, attempt: int, job_id: str) -> tuple[EndedBy | None, str]:
+    """Why Slurm ended `attempt`, the last one of its run (None: it did not), and what a later start wrote in vain."""
     sections = by_attempt(log_lines(path).lines)
     own = sections.get(attempt, () if len(sections) > 1 else sections.get(-1, ()))
     end = next(iter(job_ends(own, job_id)), None)
-    return LastLines(end.by if end else None, started_in_vain(own))
+    return end.by if end else None, started_in_vain(own)
 
 
 AGAIN_SECONDS = 3600.0

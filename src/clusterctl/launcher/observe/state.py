@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.metrics import Number
     from clusterctl.shared.spec import Resources
 
-HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reason codes
+NEVER_STARTS = "DependencyNeverSatisfied"  # Slurm's reason code
 SUBMIT_SECONDS = 120  # a run without a job may still be on its way to Slurm for this long
 ARRIVAL_SECONDS = 60  # NFS may not show a new file for this long
 _EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): to a job of a minute as it starts
@@ -181,7 +181,9 @@ def settled(evidence: RunEvidence) -> State | None:
         return None
     if last.job_state:
         return _STATE_OF_SCRIPT.get(last.job_state, State.FAILED)
-    if evidence.cancelled_at is not None and _ended_by_cancellation(last):
+    # Whether the end fits a cancellation that was requested: Slurm may have refused it, or never got it.
+    fits = last.signal or last.goes_on or last.refused is Refusal.CANCELLED or last.ended_by is EndedBy.CANCELLATION
+    if evidence.cancelled_at is not None and (fits or last.exit_code == EXIT_TERMINATED):
         return State.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
         return State.FINISHED
@@ -194,13 +196,6 @@ def settled(evidence: RunEvidence) -> State | None:
     if last.asked and not last.hung:  # warned, saved, and not restarted
         return State.TIMED_OUT if _reached_limit(evidence, last) else State.PREEMPTED
     return State.FINISHED if last.done else State.FAILED
-
-
-def _ended_by_cancellation(last: AttemptEvidence) -> bool:
-    """Whether the end of `last` fits a cancellation that was requested: Slurm may have refused it, or never got it."""
-    if last.signal or last.goes_on or last.refused is Refusal.CANCELLED:
-        return True
-    return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
 
 def _state_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:

@@ -100,7 +100,11 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
         for gpu in fields.tables("gpus")
     )
     ranks = fields.table("ranks")
-    of_ranks = {int(rank): _of_rank(ranks.table(rank)) for rank in ranks.content if _RANK.fullmatch(rank)}
+    of_ranks = {}
+    for rank in filter(_RANK.fullmatch, ranks.content):
+        one = ranks.table(rank)
+        step, step_seconds, busy_seconds, idle = map(one.number, ("step", "step_seconds", "busy_seconds", "idle"))
+        of_ranks[int(rank)] = RankSample(step, one.text("phase"), step_seconds, busy_seconds, idle)
     cpu, cpus, memory, memory_limit = map(fields.number, ("cpu", "cpus", "memory", "memory_limit"))
     seconds, gpu_idle = map(fields.number, ("seconds", "gpu_idle"))
     highest = fields.table("peak")
@@ -113,11 +117,6 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
         counted=highest.flag("cgroup"),
     )
     return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, seconds, gpu_idle, peak)
-
-
-def _of_rank(fields: Fields) -> RankSample:
-    step, step_seconds, busy_seconds, idle = map(fields.number, ("step", "step_seconds", "busy_seconds", "idle"))
-    return RankSample(step, fields.text("phase"), step_seconds, busy_seconds, idle)
 
 
 class NodesNow(NamedTuple):
