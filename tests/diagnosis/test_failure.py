@@ -833,6 +833,21 @@ def test_ranks_stuck_in_a_collective_wait_for_the_node_that_slurm_lost() -> None
     assert [past.cause_class for past in diagnosis.history] == [Cause.HANG]
 
 
+@pytest.mark.parametrize("met_the_next", [True, False])
+def test_a_rank_on_the_lost_node_of_the_batch_script_is_not_called_stuck(met_the_next: bool) -> None:
+    """No line of Slurm's names that node: who would write it was on it. It went on beside the next attempt, or not."""
+
+    def history(suspect: int) -> Finding:
+        alarm = Alarm(END, suspect, "training", 33.0, (suspect,), "behind")
+        cut = (rank(number, superseded=met_the_next, **GONE) for number in (0, 1))
+        met = replace(alarmed(alarm, *cut), exit_code=None, end=None)
+        return judge(trace(met, attempt(number=1), state=State.FINISHED)).history[0]
+
+    assert history(0).cause_class is Cause.NODE
+    other = history(2)
+    assert (other.cause_class, other.rank) == (Cause.HANG, 2)
+
+
 def test_an_attempt_superseded_by_the_next_one_was_on_a_lost_node() -> None:
     met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
     diagnosis = judge(trace(met, attempt(number=1), state=State.FINISHED))

@@ -160,11 +160,17 @@ def _stuck(case: Case) -> Finding | None:
         return None
     if case.ending and case.ending.cause is Cause.NODE:
         # Slurm notices a lost node later than the watchdog. If all ranks were in a collective and no suspect is known,
-        # they were waiting for any node that Slurm lost.
-        suspects, lost = alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+        # they were waiting for any node that Slurm lost. Lost with the node of the batch script is whoever names it.
+        suspects = alarm.suspects or outside_collectives(attempt)
+        lost = lost_nodes(attempt.lines) or _nodes_lost_with_the_script(attempt)
         if all(attempt.rank(suspect).node in lost for suspect in suspects):
             return None
     return hang(attempt)
+
+
+def _nodes_lost_with_the_script(attempt: AttemptTrace) -> list[str]:
+    """Where ranks met a newer attempt: Slurm had lost contact. Without any, the first node, whose script ended silently."""
+    return [rank.node for rank in attempt.ranks if rank.superseded] or [attempt.rank(0).node]
 
 
 def _from_outside(case: Case) -> Finding | None:
