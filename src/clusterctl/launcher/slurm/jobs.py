@@ -15,7 +15,7 @@ from clusterctl.launcher.slurm.queue import SEPARATOR, JobState, columns, count_
 from clusterctl.shared.spec.values import GpuCount, parse_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 
 _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
@@ -193,8 +193,11 @@ def _parse_record(record: str) -> SlurmJob | None:
     started, ended = _moment(fields, "StartTime"), _moment(fields, "EndTime")
     nodes, count = _text(fields, "NodeList"), _count(fields, "NumNodes") or 1
     cpus = _count(fields, "NumCPUs")
+    job_id, array, element = number, _text(fields, "ArrayJobId"), _text(fields, "ArrayTaskId")
+    if array.isdecimal():  # as squeue calls it; the pending elements of an array go by the array's number
+        job_id = f"{array}_{element}" if element.isdecimal() else array
     return SlurmJob(
-        job_id=_name(number, _text(fields, "ArrayJobId"), _text(fields, "ArrayTaskId")),
+        job_id=job_id,
         state=state,
         number=number,
         name=fields.get("JobName", ""),
@@ -223,13 +226,6 @@ def _parse_record(record: str) -> SlurmJob | None:
         stderr=_text(fields, "StdErr") or _text(fields, "StdOut"),
         is_batch=fields.get("BatchFlag") != "0",
     )
-
-
-def _name(number: str, array: str, element: str) -> str:
-    """What squeue calls the job; the pending elements of an array go by the array's number."""
-    if not array.isdecimal():
-        return number
-    return f"{array}_{element}" if element.isdecimal() else array
 
 
 def _text(fields: Mapping[str, str], key: str) -> str:
@@ -302,7 +298,9 @@ def parse_accounted_jobs(text: str) -> list[SlurmJob]:
 
     A requeued job has a record for each of its starts: the last one counts.
     """
-    rows = list(_rows(text))
+    known = (len(_ACCOUNTED), len(_ACCOUNTED) + len(_PATHS))
+    lines = (line.split(SEPARATOR) for line in text.split("\n"))
+    rows = [dict(zip((*_ACCOUNTED, *_PATHS), values, strict=False)) for values in lines if len(values) in known]
     found: dict[str, SlurmJob] = {}
     for fields in rows:
         job_id, number = fields["JobID"], fields["JobIDRaw"]
@@ -311,36 +309,31 @@ def parse_accounted_jobs(text: str) -> list[SlurmJob]:
         own = tuple(_step(row) for row in rows if row["JobID"].partition(".")[0] == job_id)
         record = _step(fields)
         state, user_id = JobState(record.state), parse_number(fields["UID"], 10)
-        found[job_id] = _with_paths(
-            SlurmJob(
-                job_id=job_id,
-                state=state,
-                number=number,
-                name=fields["JobName"],
-                user=fields["User"],
-                user_id=user_id,
-                nodes=_text(fields, "NodeList"),
-                node_count=_count(fields, "AllocNodes") or 1,
-                partition=fields["Partition"],
-                limit=parse_limit(fields["Timelimit"]),
-                submitted=_moment(fields, "Submit"),
-                started=_moment(fields, "Start"),
-                ended=_moment(fields, "End") if state.ended else None,
-                exit_code=record.exit_code if state.ended else None,
-                signal=record.signal,
-                work_dir=fields["WorkDir"],
-                steps=own,
-            ),
-            fields,
+        job = SlurmJob(
+            job_id=job_id,
+            state=state,
+            number=number,
+            name=fields["JobName"],
+            user=fields["User"],
+            user_id=user_id,
+            nodes=_text(fields, "NodeList"),
+            node_count=_count(fields, "AllocNodes") or 1,
+            partition=fields["Partition"],
+            limit=parse_limit(fields["Timelimit"]),
+            submitted=_moment(fields, "Submit"),
+            started=_moment(fields, "Start"),
+            ended=_moment(fields, "End") if state.ended else None,
+            exit_code=record.exit_code if state.ended else None,
+            signal=record.signal,
+            work_dir=fields["WorkDir"],
+            steps=own,
         )
+        if fields.get("StdOut"):  # sacct prints the patterns that were given to sbatch
+            stdout = resolved_path(fields["StdOut"], job)
+            stderr = resolved_path(fields["StdErr"], job) if fields.get("StdErr") else stdout
+            job = replace(job, stdout=stdout, stderr=stderr)
+        found[job_id] = job
     return list(found.values())
-
-
-def _rows(text: str) -> Iterator[dict[str, str]]:
-    for line in text.split("\n"):
-        values = line.split(SEPARATOR)
-        if len(values) in (len(_ACCOUNTED), len(_ACCOUNTED) + len(_PATHS)):
-            yield dict(zip((*_ACCOUNTED, *_PATHS), values, strict=False))
 
 
 def _step(fields: Mapping[str, str]) -> Accounted:
@@ -349,15 +342,6 @@ def _step(fields: Mapping[str, str]) -> Accounted:
     uid = by.removeprefix("by ").strip()
     numbers = parse_number(code, 3) or 0, parse_number(signal, 3) or 0
     return Accounted(fields["JobID"], state.rstrip("+"), uid, *numbers, fields["NodeList"])
-
-
-def _with_paths(job: SlurmJob, fields: Mapping[str, str]) -> SlurmJob:
-    """`job` with its output files: sacct prints the patterns that were given to sbatch."""
-    if not fields.get("StdOut"):
-        return job
-    stdout = resolved_path(fields["StdOut"], job)
-    stderr = resolved_path(fields["StdErr"], job) if fields.get("StdErr") else stdout
-    return replace(job, stdout=stdout, stderr=stderr)
 
 
 def resolved_path(pattern: str, job: SlurmJob) -> str:
