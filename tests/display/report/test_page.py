@@ -14,8 +14,8 @@ from support.mistake import check_plain
 from support.screens import BROWSER, Page, answer_of, opened
 
 from clusterctl.launcher.display.report.page import examine, link, page
-from clusterctl.launcher.display.report.several import examine_runs
 from clusterctl.launcher.display.report.several import page as several_page
+from clusterctl.launcher.observe.comparison import examine_runs
 
 from .conftest import NOW, Silent
 

@@ -17,8 +17,8 @@ from support.made_runs import START, ended, falling, write_sweep
 from support.mistake import check_plain
 from support.screens import BROWSER, opened
 
-from clusterctl.launcher.display.report.several import examine_runs, examine_sweep, page, scale_over
-from clusterctl.launcher.observe.comparison import Several
+from clusterctl.launcher.display.report.several import page, scale_over
+from clusterctl.launcher.observe.comparison import Several, examine_runs, examine_sweep
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.layout import RunDir, SweepDir
 

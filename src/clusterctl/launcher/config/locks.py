@@ -47,6 +47,7 @@ _OTHERS = {
     r"pdm\.lock": ("PDM's lock", "pdm export --format pylock --output pylock.toml"),
     r"pyproject\.toml|setup\.(?:py|cfg)": ("no lock", "lock its versions first: uv lock"),
 }
+_MOST_NAMED = 5  # packages, in a message
 _OUTDATED = "is it up to date? uv lock"
 
 
@@ -233,9 +234,7 @@ def _of_uv(name: str, lock: dict[str, Any], markers: Mapping[str, str]) -> Pins:
             pins.append(_pin(name, one, hashes)._replace(url=source[kind]))
         else:
             problems.append(f"{one.get('name')} ({'folder' if kind in _FOLDERS else kind or 'unknown'})")
-    _refuse(name, problems)
-    first, *others = [index for index, _ in Counter(indexes).most_common()] or [""]
-    return _pins(name, pins, first, [f"--extra-index-url {one}" for one in others], left_out)
+    return _from_indexes(name, pins, indexes, problems, left_out)
 
 
 _FOLDERS = ("directory", "editable", "virtual", "path")
@@ -288,9 +287,7 @@ def _of_pylock(name: str, lock: dict[str, Any], markers: Mapping[str, str]) -> P
         index = str(one.get("index", ""))
         indexes += [index] if _URL.fullmatch(index) else []
         pins.append(_pin(name, one, [text for file in files for text in _hashes(file)]))
-    _refuse(name, problems)
-    first, *others = [index for index, _ in Counter(indexes).most_common()] or [""]
-    return _pins(name, pins, first, [f"--extra-index-url {one}" for one in others], left_out)
+    return _from_indexes(name, pins, indexes, problems, left_out)
 
 
 def _hashes(file: dict[str, Any]) -> list[str]:
@@ -376,18 +373,23 @@ def _pins(name: str, pins: Sequence[Pin], index: str, options: Sequence[str], le
     return Pins(name, tuple(sorted(by_name.values())), index, tuple(options), left_out=tuple(left_out))
 
 
-def _refuse(name: str, problems: Sequence[str]) -> None:
+def _from_indexes(
+    name: str, pins: Sequence[Pin], indexes: Sequence[str], problems: Sequence[str], left_out: Sequence[str]
+) -> Pins:
+    """The pins of a lock; most come from the first of its indexes. `problems` are its packages from anywhere else."""
     if problems:
         message = without_credentials(f"environment: not from a package index, in {name}: {_few(problems)}")
         hint = (
             "put your own modules into the job's folder (`code` copies it), and others into an index or a wheel's URL"
         )
         raise ConfigError(message, hint)
+    first, *others = [index for index, _ in Counter(indexes).most_common()] or [""]
+    return _pins(name, pins, first, [f"--extra-index-url {one}" for one in others], left_out)
 
 
-def _few(found: Sequence[str], most: int = 5) -> str:
-    more = len(found) - most
-    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")
+def _few(found: Sequence[str]) -> str:
+    more = len(found) - _MOST_NAMED
+    return ", ".join(found[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _require_python(name: str, wanted: object, markers: Mapping[str, str]) -> None:

@@ -106,13 +106,16 @@ def completed(job: Job, cluster: Cluster, values: Values, absolute: Callable[[st
 
     `absolute` makes the path of a role's image absolute. Raises ConfigError.
     """
-    roles = {name: _with_tasks(role) for name, role in job.role.items()}
-    for name, role in roles.items():
-        if role.image and role.image.startswith((".", "~")):
-            roles[name] = replace(role, image=absolute(name, role.image))
+    roles: dict[str, Role] = {}
     for name, role in job.role.items():
-        if role.tasks_per_node is None:
+        tasks, image = role.tasks_per_node, role.image
+        if tasks is None:
+            launch = find_launch(role.program)
+            tasks = 1 if launch is not None and launch.starts_workers else role.gpus_per_node or 1
             values.origins[_TABLE, name, "tasks_per_node"] = "default: one a GPU, or one for a launcher"
+        if image and image.startswith((".", "~")):
+            image = absolute(name, image)
+        roles[name] = replace(role, tasks_per_node=tasks, image=image)
     if any(_of_sharing(roles)) or _count(roles) > MOST_RANKS:
         return replace(job, role=roles)  # `contradictions` reports it
     seated = seating(roles)
@@ -136,14 +139,6 @@ def completed(job: Job, cluster: Cluster, values: Values, absolute: Callable[[st
 
 def _count(roles: Mapping[str, Role]) -> int:
     return sum(role.nodes * (role.tasks_per_node or 1) for role in roles.values())
-
-
-def _with_tasks(role: Role) -> Role:
-    if role.tasks_per_node is not None:
-        return role
-    launch = find_launch(role.program)
-    starts_workers = launch is not None and launch.starts_workers
-    return replace(role, tasks_per_node=1 if starts_workers else role.gpus_per_node or 1)
 
 
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:

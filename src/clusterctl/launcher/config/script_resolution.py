@@ -86,8 +86,10 @@ def resolve_script(
             raise ConfigError(f"{variable} is set, but --{name} is not supported", f"unset {variable}")
     values.layer(user_values())
     values.drop(("cluster",))  # not a key of jobs
-    for table in ("notify", "track"):
-        values.layer(_only(cluster_values(cluster), table))
+    of_cluster = cluster_values(cluster)
+    for key, origin in of_cluster.origins.items():
+        if key[0] in ("notify", "track"):
+            values.put(key, of_cluster.get(key), origin)
     values.put(("name",), script.run_name(environment), "the script's job name")
     for name in _FILLED_IN:
         if name not in asked and not environment.get(f"SBATCH_{name.upper()}") and getattr(cluster, name) is not None:
@@ -213,14 +215,6 @@ def _script_job(
     secrets = secrets_of(job, cluster, environment).having(overrides.get(("env",)))
     origins = {".".join(key): origin for key, origin in values.origins.items()}
     return Resolved(job, cluster, origins, file, secrets, settings=settings, script=script)
-
-
-def _only(values: Values, table: str) -> Values:
-    found = Values()
-    for key, origin in values.origins.items():
-        if key[0] == table:
-            found.put(key, values.get(key), origin)
-    return found
 
 
 def _is_valid(name: str, value: str) -> bool:

@@ -257,7 +257,11 @@ def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Co
         for parts, member in members:
             if parts and not parts[-1].startswith(WHITEOUT) and member.type not in DEVICES:
                 _put(root, parts, member, number)
-    return _walk(root)
+    waiting = [(name, root.children[name]) for name in sorted(root.children, reverse=True)]
+    while waiting:  # no recursion: a path may be deep
+        path, node = waiting.pop()
+        yield path, node.content
+        waiting += [(f"{path}/{name}", node.children[name]) for name in sorted(node.children, reverse=True)]
 
 
 def parts_of(member: tarfile.TarInfo, *, link: bool = False) -> list[str]:
@@ -319,11 +323,3 @@ def _find(root: _Node, parts: list[str]) -> _Node | None:
             return None
         node = node.children.get(part)
     return node
-
-
-def _walk(root: _Node) -> Iterator[tuple[str, Content | None]]:
-    waiting = [(name, root.children[name]) for name in sorted(root.children, reverse=True)]
-    while waiting:  # no recursion: a path may be deep
-        path, node = waiting.pop()
-        yield path, node.content
-        waiting += [(f"{path}/{name}", node.children[name]) for name in sorted(node.children, reverse=True)]

@@ -287,16 +287,16 @@ def _problem(kind: str, program: str) -> str:
         return f"no answer within {_ANSWER_SECONDS} s"
     except OSError as error:
         return str(error.strerror)
-    if done.returncode == 0:
-        return "" if kind == "docker" or os.geteuid() == 0 or _may_map_ids(program) else _NO_IDS
-    return "the daemon does not answer" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
-
-
-def _may_map_ids(program: str) -> bool:
-    """Whether buildah or podman can map more IDs than the user's own: images contain files of several users."""
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it fails"])[-1]
+        return "the daemon does not answer" if kind == "docker" else last
+    if kind == "docker" or os.geteuid() == 0:
+        return ""
+    # Images contain files of several users, so without root it has to map more IDs than the user's own.
     words = [program, "unshare", "cat", "/proc/self/uid_map"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
-    return sum(int(count) for count in re.findall(r"(\d+)$", done.stdout, re.MULTILINE)) != 1
+    counts = re.findall(r"(\d+)$", done.stdout, re.MULTILINE)
+    return _NO_IDS if sum(map(int, counts)) == 1 else ""
 
 
 def _digest(image_id: str) -> str:

@@ -101,9 +101,9 @@ def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
     return found
 
 
-def own_folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
+def own_folders() -> list[Path]:
     """Where this user's trees are on this node."""
-    return [_own(store) for store in stores(environment)]
+    return [_own(store) for store in stores()]
 
 
 def room(store: Path) -> int:

@@ -33,7 +33,7 @@ from clusterctl.shared.record.interpreter import environment, with_packages
 from clusterctl.shared.record.once import prepared_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 # The glibc versions that wheels are built for, up to that of Debian 12 and Ubuntu 22.04.
@@ -187,9 +187,9 @@ class Wheels:
     all_sizes_known: bool
 
 
-def cpu_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def cpu_index() -> tuple[str, ...]:
     """Pip's options for the index of CPU builds that the user named; empty if none: pip's own settings apply."""
-    index = environment.get(INDEX)
+    index = os.environ.get(INDEX)
     return (f"--extra-index-url={index}",) if index else ()
 
 

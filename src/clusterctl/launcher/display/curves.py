@@ -136,13 +136,11 @@ def chart(
     height: int,
     style: str = "cyan",
     *,
-    span: tuple[float, float] | None = None,
     floor: float | None = None,
 ) -> Text:
     """`points` in `height` lines of `width` characters: a scale on the left, the mean as a line, its band behind it.
 
-    Values outside the scale are marked by `▲` on the first line and `▼` on the last.
-    `span` is the range of x; default: that of the points. The scale includes `floor`.
+    Values outside the scale are marked by `▲` on the first line and `▼` on the last. The scale includes `floor`.
     """
     if not points or height < 1 or width < 16:
         return Text("no values yet" if not points else "", "dim")
@@ -151,11 +149,18 @@ def chart(
     scale = [compact(bounds.high), *[""] * (height - 2), compact(bounds.low)] if height > 1 else [compact(bounds.high)]
     margin = max(map(len, scale)) + 1
     columns = width - margin
-    lines, band, marks = _grids(thinned(points, columns), columns, height, bounds, span)
+    lines, band, marks = _grids(thinned(points, columns), columns, height, bounds)
     text = Text()
     for row in range(height):
         text.append(scale[row].rjust(margin - 1) + " ", "dim")
-        _append_row(text, lines[row], band[row], marks[row], style)
+        run, run_style = "", style  # characters of one colour: as few changes as possible
+        for dots, shade, mark in zip(lines[row], band[row], marks[row], strict=True):
+            here = _MARK_STYLE if mark else style if dots else "bright_black" if shade else run_style
+            if here != run_style:
+                text.append(run, run_style)
+                run, run_style = "", here
+            run += mark or chr(_BLANK + (dots or shade))
+        text.append(run, run_style)
         if row < height - 1:
             text.append("\n")
     return text
@@ -164,11 +169,9 @@ def chart(
 _Grid = list[list[int]]
 
 
-def _grids(
-    points: Sequence[Point], columns: int, height: int, bounds: Bounds, span: tuple[float, float] | None
-) -> tuple[_Grid, _Grid, list[list[str]]]:
+def _grids(points: Sequence[Point], columns: int, height: int, bounds: Bounds) -> tuple[_Grid, _Grid, list[list[str]]]:
     """The dots of the line and of the band, and the marks for values outside `bounds`, row by row."""
-    first, last = span or (points[0].x, points[-1].x)
+    first, last = points[0].x, points[-1].x
     low, high = bounds
     width, rows = 2 * columns - 1, 4 * height - 1
 
@@ -201,15 +204,3 @@ def _grids(
 
 def _dot(grid: _Grid, x: int, y: int) -> None:
     grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
-
-
-def _append_row(text: Text, line: list[int], band: list[int], marks: list[str], style: str) -> None:
-    """Append one row, with as few changes of colour as possible."""
-    run, run_style = "", style
-    for dots, shade, mark in zip(line, band, marks, strict=True):
-        here = _MARK_STYLE if mark else style if dots else "bright_black" if shade else run_style
-        if here != run_style:
-            text.append(run, run_style)
-            run, run_style = "", here
-        run += mark or chr(_BLANK + (dots or shade))
-    text.append(run, run_style)

@@ -10,7 +10,7 @@ import io
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -312,28 +312,21 @@ def line_of(value: object) -> str:
     return f"{clock(now)}  {value.record.run.id}  {state_text(value)}  {'  '.join(filter(None, facts))}".rstrip()
 
 
-class _Notebook(NamedTuple):
-    display: Callable[..., Any]
-    html: Callable[[str], Any]
-
-
-def _notebook() -> _Notebook | None:
-    """IPython's functions, if this process is the kernel of a notebook: then they have been imported."""
+def _notebook() -> Any:
+    """The module `IPython.display`, if this process is the kernel of a notebook: then it has been imported."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
-    return _Notebook(ipython.display.display, ipython.display.HTML)
+    return ipython.display if hasattr(shell, "kernel") else None
 
 
 class _Cell:
-    def __init__(self, notebook: _Notebook) -> None:
+    def __init__(self, notebook: Any) -> None:
         self._notebook, self._handle = notebook, None
 
     def show(self, line: str, ended: bool) -> None:
         if ended and self._handle is None:
             return
-        drawn = self._notebook.html(tag("pre", line))
+        drawn = self._notebook.HTML(tag("pre", line))
         if self._handle is None:
             self._handle = self._notebook.display(drawn, display_id=True)
         else:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.checks.surroundings import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.diagnosis.finding import Finding
-    from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Listing
 
@@ -135,7 +134,10 @@ class Causes:
         """`listing`, whose notes name the first cause of runs that did not finish."""
         looked = {status.record.run.id: status for status in listing.looked}
         ended = [row for row in listing.rows if row.state in _ENDED_BADLY and is_folder(self._folder / row.run)]
-        causes = {row.run: self._cause(row, looked.get(row.run)) for row in ended[:_MOST_CAUSES]}
+        causes = {
+            row.run: self._cause(row.run, str(row.cells.get("TRY")), looked.get(row.run))
+            for row in ended[:_MOST_CAUSES]
+        }
         rows = (
             row._replace(cells={**row.cells, "NOTE": cause}) if (cause := causes.get(row.run)) else row
             for row in listing.rows
@@ -146,12 +148,9 @@ class Causes:
         """The first causes of runs that did not finish, by their IDs."""
         ended = [one for one in statuses if one.state in _ENDED_BADLY and is_folder(one.record.run.path)]
         found = ((one.record.run.id, str(one.attempt and one.attempt.number), one) for one in ended[:_MOST_CAUSES])
-        return {run: cause for run, attempt, one in found if (cause := self._known_cause(run, attempt, one))}
+        return {run: cause for run, attempt, one in found if (cause := self._cause(run, attempt, one))}
 
-    def _cause(self, row: Row, status: Status | None) -> str:
-        return self._known_cause(row.run, str(row.cells.get("TRY")), status)
-
-    def _known_cause(self, run: str, attempt: str, status: Status | None) -> str:
+    def _cause(self, run: str, attempt: str, status: Status | None) -> str:
         key = f"{run} {attempt}"
         if key not in self._known:
             found = (status,) if status else statuses_of([RunDir(self._folder / run)]).statuses  # none if damaged

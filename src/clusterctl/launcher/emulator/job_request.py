@@ -48,7 +48,11 @@ class Options:
                 return values, others + words[::-1]
             if word.startswith("--"):
                 name, equals, value = word[2:].partition("=")
-                name = self._complete(name)
+                matches = [name] if name in self._kinds else [known for known in self._kinds if known.startswith(name)]
+                if len(matches) != 1:
+                    problem = f"option '--{name}' is ambiguous" if matches else f"unrecognized option '--{name}'"
+                    raise SlurmError(problem)
+                name = matches[0]
                 if equals and not self._kinds[name]:
                     raise SlurmError(f"option '--{name}' doesn't allow an argument")
                 values[name] = value if equals else self._value(name, "", words)
@@ -73,12 +77,6 @@ class Options:
         if not words:
             raise SlurmError(f"option '--{name}' requires an argument")
         return words.pop()
-
-    def _complete(self, name: str) -> str:
-        matches = [name] if name in self._kinds else [known for known in self._kinds if known.startswith(name)]
-        if len(matches) != 1:
-            raise SlurmError(f"option '--{name}' is ambiguous" if matches else f"unrecognized option '--{name}'")
-        return matches[0]
 
 
 _EFFECTIVE = """

@@ -234,7 +234,7 @@ def forget_old(machine: Machine) -> None:
 
 
 def write_aside(path: Path, record: Any) -> None:
-    """Like runs.files.write_json, but importing that package would take longer than a whole command."""
+    """Like `write_json` of shared.record.files, but importing that package would take longer than a whole command."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(record))
     aside.replace(path)

@@ -21,31 +21,29 @@ def main(machine: Machine, arguments: list[str]) -> int:
     jobs.bury_lost(machine)
     held = ((job.request, job.record) for job in jobs.all_jobs(machine) if job.is_supervised)
     free = {slot.node: slot for slot in scheduling.free_slots(machine, held)}
-    rows = [_fields(machine, node, free.get(node)) for node in range(1, machine.nodes + 1)]
+    total, rows = machine.cpus_per_node, []
+    for node in range(1, machine.nodes + 1):
+        slot, marker = free.get(node), machine.down_marker(node)  # no slot: the node is down
+        used = total - slot.cpus if slot else 0
+        up = "idle" if not used else "mixed" if used < total else "allocated"
+        row = {
+            "allocmem": "0",  # the emulator does not track memory: all of it is free
+            "available": "up",
+            "cpusstate": f"{used}/{total - used}/0/{total}" if slot else f"0/0/{total}/{total}",
+            "features": "(null)",
+            "freemem": "N/A",
+            "gres": gres(machine.gpus_per_node, machine.gpu_type) if machine.gpus_per_node else "(null)",
+            "gresused": gres(machine.gpus_per_node - len(slot.gpus) if slot else 0, machine.gpu_type),
+            "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20),  # this machine's, in MiB
+            "nodelist": node_name(node),
+            "partition": f"{DEFAULT_PARTITION}*",
+            "reason": (marker.read_text() if marker.exists() else "") or "none",
+            "size": "1-infinite",
+            "statecomplete": up if slot else "down",
+            "time": "infinite",
+        }
+        rows.append(row)
     header, columns = long_format(options["Format"], {name: itemgetter(name) for name in rows[0]})
     lines = [] if "noheader" in options else [header]
     print(*lines, *map(columns, rows), sep="\n")
     return 0
-
-
-def _fields(machine: Machine, node: int, free: scheduling.Free | None) -> dict[str, str]:
-    """What sinfo shows for a node; `free` is None if it is down."""
-    total, marker = machine.cpus_per_node, machine.down_marker(node)
-    used = total - free.cpus if free else 0
-    up = "idle" if not used else "mixed" if used < total else "allocated"
-    return {
-        "allocmem": "0",  # the emulator does not track memory: all of it is free
-        "available": "up",
-        "cpusstate": f"{used}/{total - used}/0/{total}" if free else f"0/0/{total}/{total}",
-        "features": "(null)",
-        "freemem": "N/A",
-        "gres": gres(machine.gpus_per_node, machine.gpu_type) if machine.gpus_per_node else "(null)",
-        "gresused": gres(machine.gpus_per_node - len(free.gpus) if free else 0, machine.gpu_type),
-        "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20),  # this machine's, in MiB
-        "nodelist": node_name(node),
-        "partition": f"{DEFAULT_PARTITION}*",
-        "reason": (marker.read_text() if marker.exists() else "") or "none",
-        "size": "1-infinite",
-        "statecomplete": up if free else "down",
-        "time": "infinite",
-    }

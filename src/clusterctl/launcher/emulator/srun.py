@@ -18,8 +18,13 @@ from clusterctl.launcher.emulator import fifo, jobs, process_trees
 from clusterctl.launcher.emulator.job_request import Options, count, spread
 from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
-from clusterctl.launcher.emulator.variables import VARIABLE as EXPORTS
-from clusterctl.launcher.emulator.variables import batch_environment, exported, gpu_environment, task_environment
+from clusterctl.launcher.emulator.variables import (
+    EXPORTS,
+    batch_environment,
+    exported,
+    gpu_environment,
+    task_environment,
+)
 from clusterctl.launcher.emulator.virtual_cluster import Machine, name_nodes, node_name, node_names
 from clusterctl.shared.errors import SlurmError
 
@@ -81,9 +86,18 @@ class EmulatedStep:
         self.job = job
         self.request, self.record = job.request, job.record
         self.options = options
-        self.command = [self._program(command[0]), *command[1:]]
+        program = command[0]  # srun itself looks for it
+        if program.startswith("."):
+            program = f"{Path(options.get('chdir', os.curdir)).absolute()}/{program}"
+        elif "/" not in program:
+            program = shutil.which(program) or program
+        self.command = [program, *command[1:]]
         self.nodes, self.counts = self._shape()
-        self.id, self.control = self._register()
+        for self.id in itertools.count():  # the step's number: the next free one
+            with suppress(FileExistsError):
+                self.control = fifo.create(job.steps / str(self.id))
+                break
+        (job.step_names / str(self.id)).write_text(options.get("job-name", Path(program).name))
         self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         self.files: dict[str, int] = {}
         self.streams: dict[int, Stream] = {}  # what tasks write where srun itself writes, by the reader of a pipe
@@ -137,12 +151,6 @@ class EmulatedStep:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvpe(self.command[0], self.command, environment)
 
-    def _program(self, typed: str) -> str:
-        """The program as srun passes it on: it looks for it itself."""
-        if typed.startswith("."):
-            return f"{Path(self.options.get('chdir', os.curdir)).absolute()}/{typed}"
-        return typed if "/" in typed else shutil.which(typed) or typed
-
     def _shape(self) -> tuple[list[int], list[int]]:
         """The step's nodes, and how many tasks each gets; missing options are taken from the job."""
         request = self.request
@@ -162,16 +170,6 @@ class EmulatedStep:
                 raise SlurmError(f"the emulator takes as many of the job's nodes as the step has: {words}")
             return named, counts
         return held[: len(counts)], counts
-
-    def _register(self) -> tuple[int, int]:
-        """The step's number (the next free one), and the pipe that it listens on."""
-        name = self.options.get("job-name", Path(self.command[0]).name)
-        for number in itertools.count():
-            with suppress(FileExistsError):
-                control = fifo.create(self.job.steps / str(number))
-                (self.job.step_names / str(number)).write_text(name)
-                return number, control
-        raise AssertionError("itertools.count() never ends")
 
     def _environment(self, task: StepTask) -> dict[str, str]:
         """srun's own environment, what Slurm adds, and the task's rank and node."""

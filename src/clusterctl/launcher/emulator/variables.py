@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.emulator.job_request import JobRequest
 
 
-VARIABLE = "SLURM_EXPORT_ENV"  # hands the job's choice on to its steps
+EXPORTS = "SLURM_EXPORT_ENV"  # hands the job's choice on to its steps
 
 
 def exported(environment: Mapping[str, str], wanted: str | None) -> dict[str, str]:

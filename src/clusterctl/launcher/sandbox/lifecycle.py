@@ -267,23 +267,17 @@ def _values(sandbox: Sandbox) -> dict[str, str | int]:
 
 
 def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
-    """This machine's GPUs, each assigned to one node; additional device nodes are created if there are too few."""
+    """This machine's GPUs, each assigned to one node; device nodes for all nodes are created if there are too few."""
     count = sandbox.request.gpus_per_node
     kind = f" Type={count.type}" if count.type else ""
-    real = machine_gpus()
+    real, made = machine_gpus(), list[Path]()
     if len(real) < count * sandbox.request.nodes:
-        real = []
+        real, made = [], [sandbox.path / "dev" / f"gpu{number}" for number in range(count)]
+        try:
+            for number, device in enumerate(made):
+                os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(_GPU_MAJOR, number))
+        except PermissionError as error:
+            raise UsageError("only root can create device nodes for GPUs", "omit `gpus_per_node=`") from error
     for position, name in enumerate(sandbox.names):
-        devices = real[position * count : (position + 1) * count] or [_make_gpu(sandbox, n) for n in range(count)]
-        for device in devices:
+        for device in real[position * count : (position + 1) * count] or made:
             yield f"NodeName={name} Name=gpu{kind} File={device}"
-
-
-def _make_gpu(sandbox: Sandbox, number: int) -> Path:
-    device = sandbox.path / "dev" / f"gpu{number}"
-    try:
-        if not device.exists():
-            os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(_GPU_MAJOR, number))
-    except PermissionError as error:
-        raise UsageError("only root can create device nodes for GPUs", "omit `gpus_per_node=`") from error
-    return device

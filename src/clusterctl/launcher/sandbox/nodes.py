@@ -106,11 +106,6 @@ def unplug(sandbox: Sandbox, nodes: Iterable[str]) -> None:
     _ip_inside(_switch(sandbox), *(f"link del {node}" for node in nodes), check=False)
 
 
-def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
-    """Disconnect a running node, or connect it again."""
-    _ip_inside(_switch(sandbox), f"link set {node} {'up' if joined else 'down'}")
-
-
 def _switch(sandbox: Sandbox) -> int:
     for process in marked_processes.find(sandbox.path):
         if process.part == "switch":
@@ -226,7 +221,7 @@ def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
         raise UsageError("cannot disconnect a node: all nodes of this sandbox are this host", "start it as root")
     if not _processes(sandbox, node):
         raise UsageError(f"{node} is off", f"clusterctl sandbox node on {node}")
-    set_cable(sandbox, node, joined=joined)
+    _ip_inside(_switch(sandbox), f"link set {node} {'up' if joined else 'down'}")
 
 
 def _processes(sandbox: Sandbox, node: str) -> list[marked_processes.Process]:

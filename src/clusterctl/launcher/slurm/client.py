@@ -182,17 +182,11 @@ class Slurm:
 
     def shown(self, job_id: str) -> tuple[Accounted, ...]:
         """The controller's record of one job, available for a few minutes (MinJobAge) after its end."""
-        answer = self._ask(*SHOW_JOB, job_id)
-        if answer.returncode and "Invalid job id" not in answer.stderr:
-            raise _refusal("scontrol", answer.stderr, answer.returncode)
-        return parse_shown(answer.stdout)
+        return parse_shown(self._about_job(*SHOW_JOB, job_id))
 
     def job(self, job_id: str) -> list[SlurmJob]:
         """The controller's record of a job, or of each element of an array; empty for a job it no longer knows."""
-        answer = self._ask(*SHOW_JOB, job_id)
-        if answer.returncode and "Invalid job id" not in answer.stderr:
-            raise _refusal("scontrol", answer.stderr, answer.returncode)
-        found = parse_jobs(answer.stdout)
+        found = parse_jobs(self._about_job(*SHOW_JOB, job_id))
         # A pending element of an array has no record of its own yet.
         return of_array(found, job_id) or [replace(job, job_id=job_id) for job in found if is_of(job_id, job.job_id)]
 
@@ -214,10 +208,7 @@ class Slurm:
 
     def allocation(self, job_id: str) -> Allocation | None:
         """The job with this ID, if Slurm knows it and it belongs to this user."""
-        answer = self._ask(*queue.OWN_JOB, job_id)
-        if answer.returncode and "Invalid job id" not in answer.stderr:
-            raise _refusal("squeue", answer.stderr, answer.returncode)
-        return queue.parse_allocation(answer.stdout)
+        return queue.parse_allocation(self._about_job(*queue.OWN_JOB, job_id))
 
     def steps(self, job_id: str) -> tuple[Step, ...]:
         """The running steps of one job."""
@@ -252,6 +243,13 @@ class Slurm:
         """The output of `command`; raises SlurmError if it is missing, fails, or times out."""
         answer = self._ask(command, *arguments)
         if answer.returncode:
+            raise _refusal(command, answer.stderr, answer.returncode)
+        return answer.stdout
+
+    def _about_job(self, command: str, *arguments: str) -> str:
+        """Like `answer`, but Slurm need not know the job."""
+        answer = self._ask(command, *arguments)
+        if answer.returncode and "Invalid job id" not in answer.stderr:
             raise _refusal(command, answer.stderr, answer.returncode)
         return answer.stdout
 

@@ -15,14 +15,15 @@ from clusterctl.launcher.slurm.queue import SEPARATOR, JobState, columns, count_
 from clusterctl.shared.spec.values import GpuCount, parse_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 
-_FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
-SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j")
+_OF_STEPS = ("JobID", "State", "ExitCode", "NodeList")
+SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_OF_STEPS), "-j")
 
 SHOW_JOB = ("scontrol", "show", "job")
 _SHOWN = re.compile(r"(?:^|\s)(JobId|ArrayJobId|ArrayTaskId|JobState|ExitCode|NodeList)=(\S*)")
+_EXIT = re.compile(r"\d{1,3}:\d{1,3}", re.ASCII)  # the exit code, and the signal
 
 
 @dataclass(frozen=True)
@@ -54,27 +55,29 @@ def parse_accounting(text: str) -> tuple[Accounted, ...]:
     """Parse the answer to `SACCT`; never raises: foreign lines are ignored."""
     found = []
     for line in text.splitlines():
-        step, *values = line.split(SEPARATOR)
-        if len(values) < len(_FIELDS) - 1:
-            continue
-        state, _, by = values[0].partition(" ")  # "CANCELLED by 1000"
-        code, _, signal = values[1].partition(":")
-        if code.isdigit() and signal.isdigit():
-            uid = by.removeprefix("by ").strip()
-            found.append(Accounted(step, state.rstrip("+"), uid, int(code), int(signal), values[2]))
+        values = line.split(SEPARATOR)
+        if len(values) >= len(_OF_STEPS) and _EXIT.fullmatch(values[2]):
+            found.append(_accounted(*values[:4]))
     return tuple(found)
 
 
 def parse_shown(text: str) -> tuple[Accounted, ...]:
     """Parse the answer to `SHOW_JOB` for one job; never raises: missing fields are empty."""
     fields = dict(_SHOWN.findall(text))
-    code, _, signal = fields.get("ExitCode", "").partition(":")
-    if not (fields.get("JobId") and code.isdigit() and signal.isdigit()):
+    if not (fields.get("JobId") and _EXIT.fullmatch(fields.get("ExitCode", ""))):
         return ()
-    state, nodes = fields.get("JobState", ""), fields.get("NodeList", "")
+    nodes = fields.get("NodeList", "")
     element = "ArrayTaskId" in fields and "ArrayJobId" in fields
     number = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}" if element else fields["JobId"]
-    return (Accounted(number, state, "", int(code), int(signal), "" if nodes == "(null)" else nodes),)
+    return (_accounted(number, fields.get("JobState", ""), fields["ExitCode"], "" if nodes == "(null)" else nodes),)
+
+
+def _accounted(step: str, state: str, exit_code: str, nodes: str) -> Accounted:
+    """The record with the words of sacct or scontrol, such as "CANCELLED by 1000" and "1:9"."""
+    word, _, by = state.partition(" ")
+    code, _, signal = exit_code.partition(":")
+    numbers = parse_number(code, 3) or 0, parse_number(signal, 3) or 0
+    return Accounted(step, word.rstrip("+"), by.removeprefix("by ").strip(), *numbers, nodes)
 
 
 _TYPED = re.compile(r"(?P<job>\d{1,10}(?:_\d{1,9})?)(?:\.(?:\d{1,9}|batch|extern|interactive))?", re.ASCII)
@@ -193,8 +196,11 @@ def _parse_record(record: str) -> SlurmJob | None:
     started, ended = _moment(fields, "StartTime"), _moment(fields, "EndTime")
     nodes, count = _text(fields, "NodeList"), _count(fields, "NumNodes") or 1
     cpus = _count(fields, "NumCPUs")
+    job_id, array, element = number, _text(fields, "ArrayJobId"), _text(fields, "ArrayTaskId")
+    if array.isdecimal():  # as squeue calls it; the pending elements of an array go by the array's number
+        job_id = f"{array}_{element}" if element.isdecimal() else array
     return SlurmJob(
-        job_id=_name(number, _text(fields, "ArrayJobId"), _text(fields, "ArrayTaskId")),
+        job_id=job_id,
         state=state,
         number=number,
         name=fields.get("JobName", ""),
@@ -223,13 +229,6 @@ def _parse_record(record: str) -> SlurmJob | None:
         stderr=_text(fields, "StdErr") or _text(fields, "StdOut"),
         is_batch=fields.get("BatchFlag") != "0",
     )
-
-
-def _name(number: str, array: str, element: str) -> str:
-    """What squeue calls the job; the pending elements of an array go by the array's number."""
-    if not array.isdecimal():
-        return number
-    return f"{array}_{element}" if element.isdecimal() else array
 
 
 def _text(fields: Mapping[str, str], key: str) -> str:
@@ -302,62 +301,43 @@ def parse_accounted_jobs(text: str) -> list[SlurmJob]:
 
     A requeued job has a record for each of its starts: the last one counts.
     """
-    rows = list(_rows(text))
+    known = (len(_ACCOUNTED), len(_ACCOUNTED) + len(_PATHS))
+    lines = (line.split(SEPARATOR) for line in text.split("\n"))
+    rows = [dict(zip((*_ACCOUNTED, *_PATHS), values, strict=False)) for values in lines if len(values) in known]
     found: dict[str, SlurmJob] = {}
     for fields in rows:
         job_id, number = fields["JobID"], fields["JobIDRaw"]
         if job_typed(job_id) != job_id or not number.isdecimal():
             continue  # a step, or pending elements such as 12_[3-9]
-        own = tuple(_step(row) for row in rows if row["JobID"].partition(".")[0] == job_id)
-        record = _step(fields)
+        parts = (row for row in rows if row["JobID"].partition(".")[0] == job_id)
+        own = tuple(_accounted(*(row[name] for name in _OF_STEPS)) for row in parts)
+        record = _accounted(*(fields[name] for name in _OF_STEPS))
         state, user_id = JobState(record.state), parse_number(fields["UID"], 10)
-        found[job_id] = _with_paths(
-            SlurmJob(
-                job_id=job_id,
-                state=state,
-                number=number,
-                name=fields["JobName"],
-                user=fields["User"],
-                user_id=user_id,
-                nodes=_text(fields, "NodeList"),
-                node_count=_count(fields, "AllocNodes") or 1,
-                partition=fields["Partition"],
-                limit=parse_limit(fields["Timelimit"]),
-                submitted=_moment(fields, "Submit"),
-                started=_moment(fields, "Start"),
-                ended=_moment(fields, "End") if state.ended else None,
-                exit_code=record.exit_code if state.ended else None,
-                signal=record.signal,
-                work_dir=fields["WorkDir"],
-                steps=own,
-            ),
-            fields,
+        job = SlurmJob(
+            job_id=job_id,
+            state=state,
+            number=number,
+            name=fields["JobName"],
+            user=fields["User"],
+            user_id=user_id,
+            nodes=_text(fields, "NodeList"),
+            node_count=_count(fields, "AllocNodes") or 1,
+            partition=fields["Partition"],
+            limit=parse_limit(fields["Timelimit"]),
+            submitted=_moment(fields, "Submit"),
+            started=_moment(fields, "Start"),
+            ended=_moment(fields, "End") if state.ended else None,
+            exit_code=record.exit_code if state.ended else None,
+            signal=record.signal,
+            work_dir=fields["WorkDir"],
+            steps=own,
         )
+        if fields.get("StdOut"):  # sacct prints the patterns that were given to sbatch
+            stdout = resolved_path(fields["StdOut"], job)
+            stderr = resolved_path(fields["StdErr"], job) if fields.get("StdErr") else stdout
+            job = replace(job, stdout=stdout, stderr=stderr)
+        found[job_id] = job
     return list(found.values())
-
-
-def _rows(text: str) -> Iterator[dict[str, str]]:
-    for line in text.split("\n"):
-        values = line.split(SEPARATOR)
-        if len(values) in (len(_ACCOUNTED), len(_ACCOUNTED) + len(_PATHS)):
-            yield dict(zip((*_ACCOUNTED, *_PATHS), values, strict=False))
-
-
-def _step(fields: Mapping[str, str]) -> Accounted:
-    state, _, by = fields["State"].partition(" ")  # CANCELLED by 1000
-    code, _, signal = fields["ExitCode"].partition(":")
-    uid = by.removeprefix("by ").strip()
-    numbers = parse_number(code, 3) or 0, parse_number(signal, 3) or 0
-    return Accounted(fields["JobID"], state.rstrip("+"), uid, *numbers, fields["NodeList"])
-
-
-def _with_paths(job: SlurmJob, fields: Mapping[str, str]) -> SlurmJob:
-    """`job` with its output files: sacct prints the patterns that were given to sbatch."""
-    if not fields.get("StdOut"):
-        return job
-    stdout = resolved_path(fields["StdOut"], job)
-    stderr = resolved_path(fields["StdErr"], job) if fields.get("StdErr") else stdout
-    return replace(job, stdout=stdout, stderr=stderr)
 
 
 def resolved_path(pattern: str, job: SlurmJob) -> str:

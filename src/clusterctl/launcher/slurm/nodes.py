@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
-from clusterctl.shared.spec.values import GpuCount, mebibytes, plural
+from clusterctl.shared.spec.values import GpuCount, mebibytes, parse_limit, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -157,7 +157,7 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
             name=title.removesuffix("*"),
             default=title.endswith("*"),
             up=available == "up",
-            longest=_seconds(longest),
+            longest=parse_limit(longest),
             most_nodes=parse_number(size.rpartition("-")[2]),
             nodes=(),
         )
@@ -221,15 +221,6 @@ def _parse_node(values: list[str]) -> Node:
 
 def _given(text: str) -> str:
     return "" if text in ("(null)", "none", "N/A") else text
-
-
-def _seconds(text: str) -> int | None:
-    """[D-]HH:MM:SS or MM:SS; None for `infinite` and invalid times."""
-    match = re.fullmatch(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,2}):(\d{2})", text, re.ASCII)
-    if not match:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 # What is free, and which jobs fit. Only free resources count: limits of users and accounts, and earlier jobs, are left

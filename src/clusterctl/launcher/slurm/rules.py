@@ -54,7 +54,10 @@ class Rules:
 
     @classmethod
     def of(cls, config: str, partitions: str, qos: str = "") -> Rules:
-        """The rules in the answers to CONFIG, PARTITIONS and QOS; unknown lines are skipped (slurm.conf(5))."""
+        """The rules in the answers to CONFIG, PARTITIONS and QOS; unknown lines are skipped (slurm.conf(5)).
+
+        The mode "cluster" of a QOS is PreemptMode of slurm.conf.
+        """
         settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(\S+)", config, re.MULTILINE))
         modes, default = {}, ""
         for block in re.split(r"^(?=PartitionName=)", partitions, flags=re.MULTILINE):
@@ -63,8 +66,19 @@ class Rules:
                 grace = f"{found['GraceTime']} s" if found.get("GraceTime", "0") != "0" else ""
                 modes[found["PartitionName"]] = Preemption(found["PreemptMode"].upper(), grace)
                 default = found["PartitionName"] if found.get("Default") == "YES" else default
-        decides = settings.get("PreemptType") == "preempt/qos"
-        return cls(settings, modes, dict(_of_qos(qos, settings.get("PreemptMode", ""))) if decides else None, default)
+        if settings.get("PreemptType") != "preempt/qos":
+            return cls(settings, modes, None, default)
+        by_qos = {}
+        for name, mode, grace in (line.split("|") for line in qos.splitlines() if line.count("|") == 2):
+            if name:
+                own = settings.get("PreemptMode", "") if mode.lower() in ("", "cluster") else mode
+                by_qos[name] = Preemption(own.upper(), "" if grace in ("", "00:00:00") else grace)
+        return cls(settings, modes, by_qos, default)
+
+    @property
+    def _deciding(self) -> tuple[str, Mapping[str, Preemption]]:
+        """What decides about a preempted job, "partition" or "QOS", and the rule of each."""
+        return ("partition", self.partitions) if self.by_qos is None else ("QOS", self.by_qos)
 
     @property
     def requeue_seconds(self) -> int:
@@ -74,9 +88,8 @@ class Rules:
 
     def cancelling(self, partition: str | None, qos: str | None) -> tuple[str, tuple[str, ...]]:
         """Where preempted jobs are cancelled: "partition" or "QOS", and their names; only the given one, if any."""
-        what, modes, mine = "partition", self.partitions, partition
-        if self.by_qos is not None:
-            what, modes, mine = "QOS", self.by_qos, qos
+        what, modes = self._deciding
+        mine = qos if what == "QOS" else partition
         return what, tuple(name for name, one in modes.items() if one.cancels and mine in (None, name))
 
     @property
@@ -98,7 +111,7 @@ class Rules:
         return found._replace(words=ahead + more)
 
     def _restarts(self, job: Job) -> Restarts:
-        what, modes = ("partition", self.partitions) if self.by_qos is None else ("QOS", self.by_qos)
+        what, modes = self._deciding
         named = job.resources.qos if what == "QOS" else job.resources.partition or self.default
         names = named.split(",") if named else [*modes]
         cancelling = [name for name in names if name in modes and modes[name].cancels]
@@ -121,9 +134,8 @@ class Rules:
         said = []
         if requeue := self.settings.get("JobRequeue"):
             said.append(f"JobRequeue={requeue}: clusterctl asks for --requeue{' all the same' * (requeue == '0')}")
-        modes, where, name = self.partitions, "partition", partition
-        if self.by_qos is not None:
-            modes, where, name = self.by_qos, "QOS", qos
+        where, modes = self._deciding
+        name = qos if where == "QOS" else partition
         shown = {name: modes[name]} if name in modes else {} if name else modes
         for one, preemption in shown.items():
             if preemption.mode != "OFF":
@@ -133,14 +145,3 @@ class Rules:
         if wait := self.settings.get("KillWait"):
             said.append(f"KillWait={wait} s: the time to save between SIGTERM and SIGKILL")
         return tuple(said)
-
-
-def _of_qos(text: str, default: str) -> list[tuple[str, Preemption]]:
-    """The QOS in sacctmgr's `name|mode|grace` lines; "cluster" means PreemptMode of slurm.conf."""
-    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
-    found = []
-    for name, mode, grace in rows:
-        if name:
-            own = default if mode.lower() in ("", "cluster") else mode
-            found.append((name, Preemption(own.upper(), "" if grace in ("", "00:00:00") else grace)))
-    return found

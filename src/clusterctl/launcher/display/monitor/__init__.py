@@ -1,5 +1,5 @@
 """`clusterctl monitor`: runs, training, devices, logs and the queue in the terminal.
 
-`arrange` lays out the panes for a terminal size, `panes` turns a Scene into text, and `app` keeps them up to date with
-Textual, which is imported only there.
+`panes` lays out the panes for a terminal size and turns a Scene into their text, with the list of runs from `rows`.
+`app` keeps them up to date with Textual, which is imported only there.
 """

@@ -107,14 +107,14 @@ class Monitor(App[None]):
         overview: Overview,
         actions: Actions,
         seconds: float,
-        selected: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(ansi_color=True)  # the terminal's own colours and background
         self.animation_level = "none"
         self._overview, self._actions, self._seconds = overview, actions, seconds
         self._causes = Causes(overview.folder)
-        self._selected, self._clock = selected, clock
+        self._clock = clock
+        self._selected: str | None = None  # the run's id
         self._page: Pane | None = None
         self._looking = threading.Lock()
         self._again = False
@@ -232,21 +232,23 @@ class Monitor(App[None]):
 
     def look(self) -> None:
         """Refresh in a thread, one at a time: a slow file system must not block the keys."""
-        if self._looking.acquire(blocking=False):
-            self._again = False
-            self.run_worker(self._look_once, thread=True, group="look", exit_on_error=True)
-
-    def _look_once(self) -> None:
-        try:
-            scene = self._overview.look(self._selected)
-            scene = replace(scene, causes=self._causes.of(scene.statuses))
-        except OSError as error:  # a file server may come back
-            trouble = plain(f"{error.filename}: {error.strerror}")
-            self.call_from_thread(self._show_headline, Text(trouble, "red"))
+        if not self._looking.acquire(blocking=False):
             return
-        finally:
-            self._looking.release()
-        self.call_from_thread(self._looked, MonitorView(scene))
+        self._again = False
+
+        def ask() -> None:
+            try:
+                scene = self._overview.look(self._selected)
+                scene = replace(scene, causes=self._causes.of(scene.statuses))
+            except OSError as error:  # a file server may come back
+                trouble = plain(f"{error.filename}: {error.strerror}")
+                self.call_from_thread(self._show_headline, Text(trouble, "red"))
+                return
+            finally:
+                self._looking.release()
+            self.call_from_thread(self._looked, MonitorView(scene))
+
+        self.run_worker(ask, thread=True, group="look", exit_on_error=True)
 
     def _show_headline(self, line: Text) -> None:
         if line != self._headline:

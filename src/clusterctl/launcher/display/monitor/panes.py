@@ -168,31 +168,27 @@ def headline(view: MonitorView, width: int) -> Text:
 
 def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) -> Text:
     """The whole frame: a headline and every pane in its box."""
-    boxes = [
-        (region, _boxed(region.pane, view, region.width, region.height)) for region in arrange(width, height, page)
-    ]
+    boxes = []
+    for region in arrange(width, height, page):
+        inner = region.width - 2
+        rows = draw(region.pane, view, inner, region.height - 2).split("\n", allow_blank=True)
+        top = f"╭─ {region.pane} ".ljust(region.width - 1, "─")[: region.width - 1] + "╮"
+        boxed = [Text(top, "dim")]
+        for index in range(region.height - 2):
+            row = rows[index] if index < len(rows) else Text()
+            row.truncate(inner, pad=True)
+            boxed.append(Text.assemble(("│", "dim"), row, ("│", "dim")))
+        boxed.append(Text(f"╰{'─' * inner}╯", "dim"))
+        boxes.append((region, boxed))
     lines = [headline(view, width)]
     for y in range(1, height - 1):
         line = Text()
-        for region, rows in sorted(boxes, key=lambda box: box[0].x):
+        for region, boxed in sorted(boxes, key=lambda box: box[0].x):
             if region.y <= y < region.y + region.height:
-                line.append_text(rows[y - region.y])
+                line.append_text(boxed[y - region.y])
         line.rstrip()
         lines.append(line)
     return Text("\n").join(lines)
-
-
-def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> list[Text]:
-    """The lines of a pane in a titled frame, exactly `width` x `height` characters."""
-    rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
-    top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"
-    boxed = [Text(top, "dim")]
-    for index in range(height - 2):
-        row = rows[index] if index < len(rows) else Text()
-        row.truncate(width - 2, pad=True)
-        boxed.append(Text.assemble(("│", "dim"), row, ("│", "dim")))
-    boxed.append(Text(f"╰{'─' * (width - 2)}╯", "dim"))
-    return boxed
 
 
 # Nodes and their GPUs as a matrix that is legible without colour, and the breakdown of a step's time.
@@ -380,18 +376,17 @@ _LEAST_COLUMNS = 36
 
 def training(selected: Selected, now: float, width: int, height: int) -> Text:
     """Two lines of facts, then as many charts as fit."""
-    facts = _facts(selected, now, width)
+    lines = _facts(selected, now, width)
     curves = drawn_curves(selected.history)
     if not curves:
-        return fitted([*facts, Text("no metrics yet", "dim")], width, height)
-    room = height - len(facts)
+        return fitted([*lines, Text("no metrics yet", "dim")], width, height)
+    room = height - len(lines)
     across = max(1, min(len(curves), 2 if width >= 2 * _LEAST_COLUMNS + 2 else 1))
     down = max(1, min(-(-len(curves) // across), room // _LEAST_LINES))
     across = min(across, -(-len(curves) // down))
-    rows = [
-        _row(curves[first : first + across], first, width, room // down) for first in range(0, down * across, across)
-    ]
-    return fitted([*facts, *(line for row in rows for line in row.split("\n"))], width, height)
+    for first in range(0, down * across, across):
+        lines += _row(curves[first : first + across], first, width, room // down)
+    return fitted(lines, width, height)
 
 
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
@@ -421,26 +416,23 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     return [line for line in (first, second, third) if line]
 
 
-def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
-    """Charts side by side across the whole width."""
+def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> list[Text]:
+    """The lines of charts side by side across the whole width, two columns apart."""
     each = (width - 2 * (len(curves) - 1)) // len(curves)
-    drawn = Text()
+    columns = []
     for position, titled in enumerate(curves):
         style = _STYLES[(first + position) % len(_STYLES)]
         last = titled.curve.last
         title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
         title.truncate(each, overflow="ellipsis")
         curve = chart(titled.curve.points(), each, max(1, height - 1), style, floor=titled.floor)
-        one = Text("\n").join([title, curve])
-        drawn = _beside(drawn, one, position * (each + 2) - 2) if position else one
-    return drawn
-
-
-def _beside(left: Text, right: Text, left_width: int) -> Text:
-    """Two texts side by side, two columns apart; `left` is padded to `left_width` columns."""
-    rows = []
-    for before, after in zip_longest(left.split("\n"), right.split("\n"), fillvalue=Text()):
-        row = before.copy()
-        row.set_length(left_width) if row.cell_len == len(row) else row.truncate(left_width, pad=True)
-        rows.append(row.append("  ").append_text(after))
-    return Text("\n").join(rows)
+        columns.append([title, *(curve.split("\n") if curve else ())])
+    lines = []
+    for *left, last_one in zip_longest(*columns, fillvalue=Text()):
+        line = Text()
+        for part in left:
+            padded = Text().append_text(part)
+            padded.truncate(each, pad=True)
+            line.append_text(padded).append("  ")
+        lines.append(line.append_text(last_one))
+    return lines

@@ -79,13 +79,16 @@ def rows_of(scene: Scene, choice: Choice) -> list[RunRow]:
 
 def _matching(scene: Scene, choice: Choice) -> list[Status]:
     words = choice.words.casefold().split()
-    return [status for status in scene.statuses if all(word in _searched(status, scene) for word in words)]
-
-
-def _searched(status: Status, scene: Scene) -> str:
-    job, run = status.record.job, status.record.run.id
-    shown = f"{note(status)} {scene.causes.get(run, '')}"
-    return f"{run} {status.state} {shown} {job.note or ''} {' '.join(job.tags)}".casefold()
+    if not words:
+        return list(scene.statuses)
+    found = []
+    for status in scene.statuses:
+        job, run = status.record.job, status.record.run.id
+        shown = f"{note(status)} {scene.causes.get(run, '')}"
+        text = f"{run} {status.state} {shown} {job.note or ''} {' '.join(job.tags)}".casefold()
+        if all(word in text for word in words):
+            found.append(status)
+    return found
 
 
 def position_of(rows: list[RunRow], selected: str | None) -> int:
@@ -154,8 +157,9 @@ def _append_facts(line: Text, status: Status, scene: Scene, width: int) -> None:
         number(score[1]) if score else "",
         duration(scene.as_of - status.record.created),
     ]
-    cause = scene.causes.get(status.record.run.id, "")
-    last = cause or note(status) or _label(status)
+    job, cause = status.record.job, scene.causes.get(status.record.run.id, "")
+    label = plain(" ".join(filter(None, [job.note, *(f"#{tag}" for tag in job.tags)])))  # the user's own note and tags
+    last = cause or note(status) or label
     beside = width - line.cell_len - _STATE_WIDTH
     if cause and len(cause) > beside - sum(cells for _, cells in _COLUMNS):  # it tells more than the columns
         line.append(state_text(status).ljust(_STATE_WIDTH), state_style(status.state))
@@ -174,12 +178,6 @@ def _append_columns(line: Text, state: str, style: str, facts: list[str], last: 
         line.append(text.ljust(cells))
         room -= cells
     line.append(last)
-
-
-def _label(status: Status) -> str:
-    """The user's own note and tags."""
-    job = status.record.job
-    return plain(" ".join(filter(None, [job.note, *(f"#{tag}" for tag in job.tags)])))
 
 
 def in_words(scene: Scene, choice: Choice) -> Iterable[str]:

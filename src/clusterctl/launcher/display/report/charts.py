@@ -196,9 +196,9 @@ def tick_text(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() and "e" not in text else text
 
 
-def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers that enclose `low` and `high`, about `wanted` of them."""
-    rough = (high - low) / wanted
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers that enclose `low` and `high`, about four of them."""
+    rough = (high - low) / 4
     if not rough > sys.float_info.min:  # equal, or so close that no power of ten lies between
         return [low]
     power = 10.0 ** math.floor(math.log10(rough))

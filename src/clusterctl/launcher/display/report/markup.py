@@ -27,11 +27,11 @@ def tag(name: str, /, *children: str, **attributes: str | float | None) -> Marku
 
     Attributes that are None are left out; an underscore in a name becomes a hyphen.
     """
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(_shown(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
+    given = ""
+    for key, value in attributes.items():
+        if value is not None:
+            text = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+            given += f' {key.rstrip("_").replace("_", "-")}="{_escaped(text)}"'
     if not children and name in _VOID:
         return Markup(f"<{name}{given}>")
     return Markup(f"<{name}{given}>{join(children)}</{name}>")
@@ -54,10 +54,6 @@ _VOID = frozenset({"meta", "link", "br", "hr", "input"})
 def _escaped(text: str) -> str:
     """Text without control characters and escape sequences, escaped for HTML."""
     return html.escape(plain_lines(text), quote=True)
-
-
-def _shown(value: str | float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 # The HTML file around a report: its style, and a content security policy that forbids all external content.

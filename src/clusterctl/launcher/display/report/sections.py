@@ -111,7 +111,7 @@ def summary(examined: PostMortem) -> Markup:
 
 
 def advice(examined: PostMortem) -> Markup:
-    """Suggestions for the next run, each with the setting to change."""
+    """Suggestions for the next run, each with the setting to change; what was requested, used, and enough."""
     notes = [
         tag(
             "div",
@@ -122,8 +122,8 @@ def advice(examined: PostMortem) -> Markup:
         )
         for one in examined.advice
     ]
-    split = examined.use.split
-    nothing = "Nothing to improve." if examined.use.gpus or split else "There is not enough telemetry to judge."
+    use, split = examined.use, examined.use.split
+    nothing = "Nothing to improve." if use.gpus or split else "There is not enough telemetry to judge."
     whole = sum(split.values())
     shown = notes or [tag("p", nothing, class_="faint")]
     if whole:
@@ -133,20 +133,16 @@ def advice(examined: PostMortem) -> Markup:
         ]
         shown += [tag("p", f"A step took {1000 * whole:.1f} ms:"), shares(split, "parts of a step")]
         shown.append(tag("div", join(legend), class_="legend"))
-    return section("Efficiency", *shown, _requested(examined.use))
-
-
-def _requested(use: Use) -> Markup:
-    """The table of what was requested, used, and would have been enough; empty if nothing was measured."""
-    if use.needs is None or use.needs.memory.used is None:
-        return Markup()
-    busy = None if use.gpu_percent is None else use.gpu_percent / 100
-    rows = [
-        tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
-        for name, *cells in resource_rows(use.needs, busy)
-        if any(cells)
-    ]
-    return table(rows, *(tag("th", title) for title in ("per node", "requested", "used", "enough", "next time")))
+    if use.needs is not None and use.needs.memory.used is not None:  # it was measured
+        busy = None if use.gpu_percent is None else use.gpu_percent / 100
+        rows = [
+            tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
+            for name, *cells in resource_rows(use.needs, busy)
+            if any(cells)
+        ]
+        titles = ("per node", "requested", "used", "enough", "next time")
+        shown.append(table(rows, *(tag("th", title) for title in titles)))
+    return section("Efficiency", *shown)
 
 
 def seconds(number: float) -> str:
@@ -206,12 +202,9 @@ def restarts(examined: PostMortem) -> Iterator[Markup]:
         host = attempts[before].host if before is not None else None
         how = "in the same job" if host and host.restarting else "through the queue"
         began = timeline.first_event if timeline else None
-        waits = [_between(one.stopped, time) for time in (host.end if host else None, began, one.resumed)]
+        ends = (host.end if host else None, began, one.resumed)
+        waits = ["" if end is None or one.stopped is None else seconds(max(0.0, end - one.stopped)) for end in ends]
         yield tag("tr", *(tag("td", text) for text in (str(one.attempt), how, *waits, f"{one.undone:,.0f}")))
-
-
-def _between(start: float | None, end: float | None) -> str:
-    return "" if start is None or end is None else seconds(max(0.0, end - start))
 
 
 def curves(examined: PostMortem) -> Markup:

@@ -19,8 +19,6 @@ from clusterctl.launcher.display.report.markup import Markup, document, join, ta
 from clusterctl.launcher.display.report.sections import constant, counted, moment, section, state_class
 from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.observe.comparison import MOST_CURVES
-from clusterctl.launcher.observe.comparison import examine_runs as examine_runs
-from clusterctl.launcher.observe.comparison import examine_sweep as examine_sweep
 from clusterctl.launcher.observe.history import thinned
 from clusterctl.shared.record.metrics import KNOWN, Better, Role, metric_of
 from clusterctl.shared.spec.values import plural
