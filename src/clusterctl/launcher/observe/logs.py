@@ -256,7 +256,7 @@ class Logs:
     def added(self, now: float) -> Iterator[Line]:
         """Like `read` for an active run, to be called several times a second with the current time `now`.
 
-        Not every call checks every file (`log_pace`). The files of an attempt are skipped once a newer one has started
+        Not every call checks every file (`LogPace`). The files of an attempt are skipped once a newer one has started
         and other nodes' last lines have arrived; `read` returns any later lines.
         """
         if not self._looked:

@@ -527,7 +527,7 @@ def _sourced(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Programs:
-    """Which Python comes first on the tasks' PATH (decided on the first node by `put_first` of batch.sh)."""
+    """Which Python comes first on the tasks' PATH (decided on the first node by `cctl_put_first` of batch.sh)."""
 
     python: str
     named: bool  # by the cluster file

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.plan import Plan, RoleStart
     from clusterctl.shared.record.layout import ArrayDir
 
-# Like `put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
+# Like `cctl_put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
 FIRST_IN_IMAGE = (
     'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
 )
