@@ -128,7 +128,9 @@ class Request:
         others |= {"--sweep": self.is_sweep, "--in-allocation": self.in_allocation, "--profile": self.profile}
         others |= {"--after": any(self.waits_for.values())}
         if given := next((option for option, value in others.items() if value), None):
-            raise UsageError(f"--probe ends its run after a step: it cannot be combined with {given}", "leave one of them out")
+            raise UsageError(
+                f"--probe ends its run after a step: it cannot be combined with {given}", "leave one of them out"
+            )
 
     def check_sweep(self, option: str) -> None:
         """Raise UsageError for options that apply to a single run: `option` starts several."""
