@@ -87,6 +87,7 @@ class LogPace(Generic[File]):
         self._looked = now
         lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}
         sizes, opens = set(self._sizes.next(files, seconds)), set(self._opens.next(files, seconds))
+        # A file that was quiet has grown: others may have, too, so all are checked, unless that was just done.
         if self._surprised and now - self._looked_at_all > len(files) / SIZES_A_SECOND:
             self._looked_at_all, self._surprised = now, False
             sizes = set(files)
