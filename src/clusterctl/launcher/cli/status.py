@@ -56,7 +56,7 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
-@remotely(watch="watch", several=True)
+@remotely(watch="watch")
 def status(
     names: tuple[str, ...],
     count: int | None,
