@@ -449,12 +449,13 @@ def _output_of_script(attempt: Attempt, streams: tuple[str, ...]) -> list[Source
     """The files where a batch script writes, which contain what its ranks write, too; empty for any other run."""
     files = {"out": attempt.script_out, "err": attempt.script_err}
     there = {stream: path for stream, path in files.items() if exists(path)}
-    both = len(there) == 1
+    both = len(there) == 1  # streams in one file, which is then the one of any stream
     return [Source(attempt.number, None, path) for stream, path in there.items() if both or stream in streams]
 
 
 def is_stamped(line: bytes) -> bool:
     """Whether the line starts with a task's timestamp."""
+    # The slice spares most other lines the pattern.
     return line[23:25] == b"Z " and _OURS.match(line) is not None
 
 
