@@ -66,9 +66,10 @@ def stats() -> dict[int, Stat]:
 
 
 def command_of(pid: int, proc: Path = _PROC) -> list[bytes]:
-    """The words of a process's command line; none if it has ended."""
+    """The words of a process's command line; none if it has ended, or for a thread of the kernel."""
     with suppress(OSError):
-        return (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+        if block := (proc / str(pid) / "cmdline").read_bytes():
+            return block.removesuffix(b"\0").split(b"\0")
     return []
 
 
