@@ -54,7 +54,7 @@ WORKERS ?= 6# for the tests, which spend half of their time waiting
 unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
-	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: diagnose-corpus
 diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corpus, and compare with their true causes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from command_cost import HEAD, cost_of
 from side_by_side import arguments
-from support.made_runs import Course, write_many_ranks
+from support.made_runs import Case, write_many_ranks
 
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.metrics import MetricsWriter
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(title: str, attempts: list[int]) -> None:
     """Print the cost of the commands on a run whose attempts did these numbers of steps."""
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
-        run = write_many_ranks(Path(name), 4, Course.RUNNING, time.time())
+        run = write_many_ranks(Path(name), 4, Case.RUNNING, time.time())
         began = time.process_time()
         write(run, attempts)
         took = (time.process_time() - began) / sum(attempts)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from command_cost import HEAD, cost_of, environment_of
 from side_by_side import arguments
 from support.counted import counted
-from support.made_runs import Course, write_many_ranks
+from support.made_runs import Case, write_many_ranks
 
 from clusterctl.launcher.api.logs import read_logs
 from clusterctl.launcher.observe.follow import Sources
@@ -57,11 +57,11 @@ def main() -> None:
     print(f"{'idle':>24}{'ranks':>8}{'opens a second':>16}{'listings':>10}{'stats':>8}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
-            idle(write_many_ranks(Path(name), ranks, Course.RUNNING, time.time()), ranks)
+            idle(write_many_ranks(Path(name), ranks, Case.RUNNING, time.time()), ranks)
     print(f"{'failed run':>24}{'ranks':>8}{HEAD}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
-            run = write_many_ranks(Path(name), ranks, Course.FAILED, time.time())
+            run = write_many_ranks(Path(name), ranks, Case.FAILED, time.time())
             for argv in (["logs"], ["logs", "--errors"], ["logs", "--rank", "3"]):
                 print(f"{' '.join(argv):>24}{ranks:>8}{cost_of([*argv, run.id], Path(name))}", flush=True)
     if options.megabytes:
@@ -96,7 +96,7 @@ def idle(run: RunDir, ranks: int) -> None:
 
 def large(folder: Path, megabytes: int) -> None:
     """Print the time to the first line of large logs, and the cost of finding one error in 200 MB."""
-    run = write_many_ranks(folder, 64, Course.RUNNING, BEGAN)
+    run = write_many_ranks(folder, 64, Case.RUNNING, BEGAN)
     block = "".join(f"{stamp(BEGAN + step / 100)}step {step}: loss 0.{step % 997:03}\n" for step in range(20_000))
     for rank in range(64):
         grow(run, rank, block, megabytes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from command_cost import cost_of
 from side_by_side import arguments
-from support.made_runs import Course, write_many_ranks
+from support.made_runs import Case, write_many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,13 +37,13 @@ def main() -> None:
     sizes = parser.parse_args().ranks
     table: dict[str, list[tuple[int, ...]]] = {}
     for ranks in sizes:
-        for course in Course:
+        for case in Case:
             with tempfile.TemporaryDirectory(prefix="looking-") as name:
-                run = write_many_ranks(Path(name), ranks, course, time.time())
+                run = write_many_ranks(Path(name), ranks, case, time.time())
                 for command, *options in COMMANDS:
                     cost = cost_of([command, run.id, *options], Path(name))
                     numbers = (cost.opens, cost.listings, round(1000 * cost.cpu_seconds), round(cost.memory / 1e6))
-                    row = f"{course}: {' '.join((command, *options))}".removesuffix(" --output -")
+                    row = f"{case}: {' '.join((command, *options))}".removesuffix(" --output -")
                     table.setdefault(row, []).append(numbers)
     for number, title in enumerate(("files opened", "folders listed", "CPU, ms", "peak memory, MB")):
         show(title, sizes, {row: [cost[number] for cost in found] for row, found in table.items()})

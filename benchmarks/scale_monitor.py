@@ -17,7 +17,7 @@ from pathlib import Path
 from command_cost import environment_of
 from monitor import AIM_SHARE, CLUSTERCTL, cpu_seconds, in_terminal, resident
 from side_by_side import arguments
-from support.made_runs import Course, go_on, write_many_ranks
+from support.made_runs import Case, go_on, write_many_ranks
 
 SIZES = (4, 64, 1024, 4096)
 SETTLES_SECONDS, SECONDS = 15.0, 60.0
@@ -37,7 +37,7 @@ def main() -> None:
 
 def beside(runs: Path, ranks: int) -> tuple[float, float, float]:
     """The share of a core, megabytes at the end, and read calls per second of a monitor on one run."""
-    run, over = write_many_ranks(runs, ranks, Course.RUNNING, time.time()), threading.Event()
+    run, over = write_many_ranks(runs, ranks, Case.RUNNING, time.time()), threading.Event()
 
     def write() -> None:
         second = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from support.counted import Counted, counted
-from support.made_runs import JOB_ID, RANKS_A_NODE, Course, culprit, write_many_ranks
+from support.made_runs import JOB_ID, RANKS_A_NODE, Case, culprit, write_many_ranks
 
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
@@ -80,16 +80,16 @@ class Looked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Course], Looked]:
+def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Case], Looked]:
     """The output of a command for a run with that many ranks, and the reads it took."""
 
     @cache
-    def run_of(ranks: int, course: Course) -> RunDir:
-        return write_many_ranks(tmp_path_factory.mktemp("runs"), ranks, course, NOW)
+    def run_of(ranks: int, case: Case) -> RunDir:
+        return write_many_ranks(tmp_path_factory.mktemp("runs"), ranks, case, NOW)
 
     @cache
-    def of(look: Look, ranks: int, course: Course) -> Looked:
-        run = run_of(ranks, course)
+    def of(look: Look, ranks: int, case: Case) -> Looked:
+        run = run_of(ranks, case)
         with counted(run.path) as read:
             text = look(run)
         return Looked(text, read)
@@ -97,61 +97,61 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Cou
     return of
 
 
-@pytest.mark.parametrize("course", Course)
-def test_status_reads_no_more_files_for_more_ranks(looked, course: Course) -> None:
-    few, many = (looked(status, ranks, course).read for ranks in (FEW, MANY))
+@pytest.mark.parametrize("case", Case)
+def test_status_reads_no_more_files_for_more_ranks(looked, case: Case) -> None:
+    few, many = (looked(status, ranks, case).read for ranks in (FEW, MANY))
     assert many.opens <= few.opens
     assert many.listings == few.listings
 
 
-@pytest.mark.parametrize("course", Course)
+@pytest.mark.parametrize("case", Case)
 @pytest.mark.parametrize("look", LOOKS)
-def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, course: Course, look: Look) -> None:
-    few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
+def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, case: Case, look: Look) -> None:
+    few, many = (looked(look, ranks, case).read for ranks in (FEW, MANY))
     assert many.opens <= GROWTH * few.opens
     assert many.listings == few.listings
 
 
-@pytest.mark.parametrize("course", Course)
+@pytest.mark.parametrize("case", Case)
 @pytest.mark.parametrize("look", [look for look in LOOKS if look is not errors])
-def test_more_ranks_cause_no_more_repeated_reads(looked, course: Course, look: Look) -> None:
+def test_more_ranks_cause_no_more_repeated_reads(looked, case: Case, look: Look) -> None:
     few, many = (
-        [path for path in looked(look, ranks, course).read.repeated if "telemetry" not in path] for ranks in (FEW, MANY)
+        [path for path in looked(look, ranks, case).read.repeated if "telemetry" not in path] for ranks in (FEW, MANY)
     )
     assert len(many) == len(few)  # of telemetry, only that of some nodes is read
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_rank_to_blame_is_named_among_many(looked, look: Look) -> None:
-    assert f"batch 7 of rank {culprit(MANY)} is empty" in looked(look, MANY, Course.FAILED).text
+    assert f"batch 7 of rank {culprit(MANY)} is empty" in looked(look, MANY, Case.FAILED).text
 
 
 def test_identical_errors_of_the_other_ranks_are_one_line(looked) -> None:
     first = culprit(MANY)
-    lines = looked(why, MANY, Course.FAILED).text.split("what followed:\n")[1].splitlines()
+    lines = looked(why, MANY, Case.FAILED).text.split("what followed:\n")[1].splitlines()
     ranks = f"ranks 0-{first - 1}, {first + 1}-{MANY - 1}"
     assert lines[0].startswith(f"  {ranks}: RuntimeError: Connection closed by peer")
     assert lines[1].startswith("next: ")
 
 
 def test_the_stuck_rank_is_named_among_many(looked) -> None:
-    assert f"rank {culprit(MANY)} on " in looked(status, MANY, Course.HUNG).text
+    assert f"rank {culprit(MANY)} on " in looked(status, MANY, Case.HUNG).text
 
 
 def test_errors_reads_the_events_of_a_rank_once(looked) -> None:
-    repeated = looked(errors, MANY, Course.FAILED).read.repeated
+    repeated = looked(errors, MANY, Case.FAILED).read.repeated
     assert not [path for path in repeated if path.endswith(".events.jsonl")]
 
 
 def test_a_report_shows_the_slowest_of_many_ranks_and_the_idlest_of_many_nodes(looked) -> None:
-    text = looked(write_report, MANY, Course.RUNNING).text
+    text = looked(write_report, MANY, Case.RUNNING).text
     assert f"The 64 slowest of {MANY} ranks." in text
     assert f"The 32 of {MANY // RANKS_A_NODE} nodes with the lowest GPU utilisation." in text
-    assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Course.RUNNING).text)
+    assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Case.RUNNING).text)
 
 
 def test_with_more_nodes_than_lines_the_first_line_is_a_summary(looked) -> None:
-    lines = looked(monitor_devices, MANY, Course.RUNNING).text.split("\n")
+    lines = looked(monitor_devices, MANY, Case.RUNNING).text.split("\n")
     summary = next(line for line in lines if f"{MANY // RANKS_A_NODE} nodes" in line)
     assert re.search(rf"{MANY} GPUs, [78]\d % in use, 0 idle", summary)
     assert len(lines) < 24
@@ -159,7 +159,7 @@ def test_with_more_nodes_than_lines_the_first_line_is_a_summary(looked) -> None:
 
 
 def test_identical_events_of_many_ranks_are_one_event(looked) -> None:
-    text = looked(monitor_once, MANY, Course.FAILED).text
+    text = looked(monitor_once, MANY, Case.FAILED).text
     assert f"r{culprit(MANY)} ValueError: batch 7" in text
     assert f"x{MANY - 1} RuntimeError: Connection closed by peer" in text
     assert f"x{MANY} exit code 1" in text

@@ -117,4 +117,4 @@ def test_a_model_of_ones_own_is_probed_before_its_first_run(stage: Stage, kind: 
 def test_a_probe_goes_with_no_option_for_another_purpose(stage: Stage, option: str) -> None:
     done = stage.call("submit", "synthetic", "--probe", *option.split(), "--cluster", stage.cluster)
     assert done.returncode == 2
-    assert f"it does not go with {option.split()[0]}" in done.stderr
+    assert f"it cannot be combined with {option.split()[0]}" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.scenario import wait_until
 
-from clusterctl.shared.node.processes import ProcessTree, descendants
+from clusterctl.shared.node.processes import ProcessTree, available_memory, command_of, descendants
 
 
 def test_descendants_belong_to_the_tree_and_orphans_stay_in_it() -> None:
@@ -77,3 +77,17 @@ def test_a_thread_in_uninterruptible_sleep_is_waiting_for_a_disk(tmp_path: Path,
     made(tmp_path, 10, "S")
     made(tmp_path, 11, state, parent=10)
     assert ProcessTree(10, tmp_path).waits_for_disk() is waits
+
+
+def test_the_words_of_a_command_are_kept_apart_until_it_has_ended() -> None:
+    with subprocess.Popen(["sh", "-c", "exec sleep 600 # two words"]) as process:
+        wait_until(lambda: command_of(process.pid)[:1] == [b"sleep"], what="the exec")
+        assert command_of(process.pid) == [b"sleep", b"600"]
+        process.kill()
+    assert command_of(process.pid) == []
+
+
+def test_available_memory_is_a_part_of_the_machines() -> None:
+    found = available_memory()
+    assert found is not None
+    assert 0 < found <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

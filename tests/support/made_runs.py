@@ -150,7 +150,7 @@ _STACK = (
 Records = list[dict[str, Any]]
 
 
-class Course(StrEnum):
+class Case(StrEnum):
     """What happens to the run. In the last two, one rank is to blame: `culprit(ranks)`."""
 
     RUNNING = "running"
@@ -162,24 +162,24 @@ def culprit(ranks: int) -> int:
     return ranks // 3
 
 
-def write_many_ranks(runs: Path, ranks: int, course: Course, now: float) -> RunDir:
+def write_many_ranks(runs: Path, ranks: int, case: Case, now: float) -> RunDir:
     """A run of `ranks` ranks in the folder `runs`, at the time `now`, after five minutes of training."""
-    run = RunDir(runs / f"{course}-20260102-030405-{ranks:04x}")
+    run = RunDir(runs / f"{case}-20260102-030405-{ranks:04x}")
     start, nodes = now - _ENDS_AFTER, -(-ranks // RANKS_A_NODE)
     run.path.mkdir(mode=0o700, parents=True)
     write_json(run.run_json, _record(run, nodes, min(ranks, RANKS_A_NODE), start - 30))
     write_json(run.submission_json, {"job_id": JOB_ID, "time": start - 29})
     attempt = run.attempt(0)
     attempt.path.mkdir(parents=True)
-    code = {Course.RUNNING: None, Course.FAILED: 1, Course.HUNG: EXIT_HUNG}[course]
+    code = {Case.RUNNING: None, Case.FAILED: 1, Case.HUNG: EXIT_HUNG}[case]
     host = {"attempt": 0, "job_id": JOB_ID, "nodes": f"node[0-{nodes - 1}]", "start": start}
     write_json(attempt.host_json, host | {"end": None if code is None else now, "exit_code": code})
-    attempt.host_log.write_text(_host_log(ranks, course))
+    attempt.host_log.write_text(_host_log(ranks, case))
     _append(attempt.metrics, (_step(step, start + _TRAINS_AFTER + step) for step in range(1, _DONE + 1)))
     for node in range(nodes):
         _write_telemetry(attempt, node, ranks, now)
-    _write_ranks(attempt, ranks, course, start)
-    if course is Course.HUNG:
+    _write_ranks(attempt, ranks, case, start)
+    if case is Case.HUNG:
         _write_alarm(attempt, ranks, now)
     return run
 
@@ -196,20 +196,20 @@ def _record(run: RunDir, nodes: int, tasks_per_node: int, created: float) -> dic
     return record | {"job": to_record(job), "cluster": to_record(cluster)}
 
 
-def _write_ranks(attempt: Attempt, ranks: int, course: Course, start: float) -> None:
+def _write_ranks(attempt: Attempt, ranks: int, case: Case, start: float) -> None:
     for path in (attempt.beats(0), attempt.log(0)):
         path.parent.mkdir(parents=True, exist_ok=True)
     for node, first in enumerate(range(0, ranks, RANKS_A_NODE)):
         own = range(first, min(first + RANKS_A_NODE, ranks))
-        events = [{"rank": rank, **event} for rank in own for event in _events(rank, ranks, course, start)]
+        events = [{"rank": rank, **event} for rank in own for event in _events(rank, ranks, case, start)]
         _append(attempt.node_events(node), sorted(events, key=lambda event: event["time"]))
-        beats = {rank - first: (rank, beat_of(rank, course, start + _ENDS_AFTER)) for rank in own}
+        beats = {rank - first: (rank, beat_of(rank, case, start + _ENDS_AFTER)) for rank in own}
         write_beats(attempt.beats(node), beats)
     for rank in range(ranks):
-        events = _events(rank, ranks, course, start)
+        events = _events(rank, ranks, case, start)
         mark = RankMark(attempt, rank)
         mark.begin()
-        if course is not Course.RUNNING:
+        if case is not Case.RUNNING:
             mark.end(1)
         raised = next((event["traceback"] for event in events if event["event"] == "exception"), "")
         attempt.log(rank, "err").write_text(raised)
@@ -218,18 +218,18 @@ def _write_ranks(attempt: Attempt, ranks: int, course: Course, start: float) -> 
         attempt.log(rank).write_text("".join(stamped))
 
 
-def beat_of(rank: int, course: Course, now: float) -> Beat:
+def beat_of(rank: int, case: Case, now: float) -> Beat:
     """The last heartbeat that the rank wrote."""
     beat = Beat(now, State.TRAINING, now - 300, _DONE, now - 1, 1.0, 1.2, 0.9, None, 1000 + rank, node_of(rank))
-    return beat if course is Course.RUNNING else replace(beat, phase=ENDED)
+    return beat if case is Case.RUNNING else replace(beat, phase=ENDED)
 
 
-def _events(rank: int, ranks: int, course: Course, start: float) -> Records:
+def _events(rank: int, ranks: int, case: Case, start: float) -> Records:
     began = {"event": "began", "host": node_of(rank), "node": node_of(rank), "pid": 1000 + rank}
     events: Records = [{"time": start + 1, **began}]
     events += [{"time": start + after, "event": "stage", "stage": stage} for after, stage in _STAGES]
     first, end = rank == culprit(ranks), start + _ENDS_AFTER - 5
-    if course is Course.FAILED:
+    if case is Case.FAILED:
         peer = f"[10.0.{rank // 256}.{rank % 256}]:{20000 + rank}"
         type_, message = (
             ("ValueError", f"batch 7 of rank {rank} is empty")
@@ -239,18 +239,18 @@ def _events(rank: int, ranks: int, course: Course, start: float) -> Records:
         text = f"Traceback (most recent call last):\n{_FRAMES}{type_}: {message}\n"
         raised = {"event": "exception", "type": type_, "message": message, "traceback": text}
         events += [{"time": end + (not first), **raised}, {"time": end + 2, "event": "exit", "code": 1}]
-    elif course is Course.HUNG:
+    elif case is Case.HUNG:
         stack = f"Thread MainThread:\n{_FRAMES}" if first else _STACK
         events.append({"time": end, "event": "hang", "stacks": stack})
         events.append({"time": end + 2, "event": "exit", "code": EXIT_HUNG})
     return events
 
 
-def _host_log(ranks: int, course: Course) -> str:
+def _host_log(ranks: int, case: Case) -> str:
     """The messages of srun: first about the culprit, then about the ranks of each node."""
-    if course is Course.RUNNING:
+    if case is Case.RUNNING:
         return ""
-    first, code = culprit(ranks), {Course.FAILED: 1, Course.HUNG: EXIT_HUNG}[course]
+    first, code = culprit(ranks), {Case.FAILED: 1, Case.HUNG: EXIT_HUNG}[case]
     whose = [(first, f"task {first}")]
     whose += [(rank, f"tasks {rank}-{min(rank + RANKS_A_NODE, ranks) - 1}") for rank in range(0, ranks, RANKS_A_NODE)]
     return "".join(f"srun: error: {node_of(rank)}: {tasks}: Exited with exit code {code}\n" for rank, tasks in whose)
@@ -268,7 +268,7 @@ def go_on(run: RunDir, ranks: int, second: int, now: float) -> None:
     _append(attempt.metrics, [_step(step, now)])
     for node, first in enumerate(range(0, ranks, RANKS_A_NODE)):
         own = range(first, min(first + RANKS_A_NODE, ranks))
-        beats = {rank - first: (rank, replace(beat_of(rank, Course.RUNNING, now), step=step)) for rank in own}
+        beats = {rank - first: (rank, replace(beat_of(rank, Case.RUNNING, now), step=step)) for rank in own}
         write_beats(attempt.beats(node), beats)
         if (node + second) % 5 == 0:
             _append(attempt.telemetry(f"node{node}"), [_sample(node, ranks, step, now)])

@@ -81,7 +81,7 @@ def test_tensorboard_reads_each_step_once(fabricate: Fabricate) -> None:
     ]
     (settings,) = events.Tensors("settings/text_summary")
     assert b"|workload|command|" in settings.tensor_proto.string_val[0]
-    assert [one.tensor_proto.string_val[0] for one in events.Tensors("stage/text_summary")] == [b"failed", b"finished"]
+    assert [one.tensor_proto.string_val[0] for one in events.Tensors("state/text_summary")] == [b"failed", b"finished"]
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def test_an_mlflow_server_gets_one_run_with_each_step_once(fabricate: Fabricate,
     assert sorted(one.step for one in history) == [1, 2, 3, 4, 5, 6, 7]
     assert (found.info.status, found.info.run_name) == ("FINISHED", RUN_ID)
     assert (found.data.params["workload"], found.data.params["env.A_TOKEN"]) == ("command", "***")
-    assert found.data.tags["clusterctl.stage"] == "finished"
+    assert found.data.tags["clusterctl.state"] == "finished"
 
 
 def logged_offline(path: Path) -> list[tuple[int, dict[str, float]]]:

@@ -15,7 +15,7 @@ ClusterctlError
 
 An error has a `message` (what is wrong, and where) and a `hint` (what to type next). Errors are rendered only in `cli`;
 nothing below it prints or exits. Python programs read them, too: they name arguments as "`hold=True`" and keys of the
-job as "`resources.nodes = 2`", and `cli.flags` shows the flags instead. Commands of the shell are named as typed.
+job as "`resources.nodes = 2`", and `cli.options` shows the flags instead. Commands of the shell are named as typed.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ class Checkpoints:
         leads = self._task.place.rank == 0
         group = self._task.agreeing
         kept = RunDir(attempt.path.parents[1]).checkpoints
+        # Rank 0 lists them for all: on a shared disk each node may see other ones, and all must choose the same.
         for name in from_first(lambda: [folder.name for folder in checkpoints.candidates(attempt)], group):
             folder = kept / str(checkpoints.parse_name(name))
             manifest = checkpoints.read_manifest(folder)
@@ -276,6 +277,7 @@ class Checkpoints:
 def fingerprint(train: LoopTrain) -> dict[str, Any]:
     """The identity of a training: trainings with equal fingerprints can resume from each other's checkpoints."""
     kept = {name: value for name, value in to_record(train).items() if name not in _CHANGEABLE}
+    # How long to wait may change, but not whether: only with patience do checkpoints have the best weights.
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}
 
 

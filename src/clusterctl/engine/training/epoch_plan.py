@@ -66,6 +66,7 @@ class EpochPlan:
 
         They may have been trained on by a different number of ranks: steps are numbered back from the last one.
         """
+        # On the CPU, since a GPU's generator draws other numbers.
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
         (order,) = moved([torch.randperm(self.seeds.numel(), generator=generator)], self.seeds.device)
         first, end = (self._size * rank // self.world_size for rank in (self.rank, self.rank + 1))

@@ -54,7 +54,7 @@ class LossReading:
             self._heart.wait()  # this rank's GPU may be waiting for the others
             self._there.synchronize()
             self._heart.go_on()
-        loss, *stops = self._numbers.tolist()
+        loss, *stops = self._numbers.tolist()  # sums over the ranks: a flag is above 0 if any rank has set it
         return loss, Stops(*(flag > 0 for flag in stops))
 
 
@@ -70,6 +70,7 @@ class FlatModel:
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self._reduced = self.values.new_zeros(self.values.numel() + 4)  # gradients, loss, warned, terminated, due
         self.gradients = self._reduced[:-4]
+        # Views, so that nothing is copied at a step: autograd adds in place to a `grad` that is there.
         start = 0
         for parameter in parameters:
             part = slice(start, start := start + parameter.numel())

@@ -106,12 +106,12 @@ def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -
 
     For `sharded` gradients every rank has its own rows; with any of them, this is a collective.
     """
-    square = gradients.square().sum()
+    square = gradients.square().sum()  # the same on all ranks, as these gradients are their sum already
     if sharded:
         own = torch.stack([rows.square().sum() for rows in sharded]).sum()
         dist.all_reduce(own)
         square = square + own
-    factor = (bound / (square.sqrt() + 1e-6)).clamp(max=1.0)
+    factor = (bound / (square.sqrt() + 1e-6)).clamp(max=1.0)  # as in torch.nn.utils.clip_grad_norm_
     for part in (gradients, *sharded):
         part.mul_(factor)
 

@@ -105,7 +105,7 @@ def fit(
             steps = groupby(ahead, lambda pair: pair[0].step)
             for _, of_step in trace.steps(steps, plan.steps - plan.steps_after(seeds_done)):
                 for batch, prepared in of_step:
-                    if batch.is_last:
+                    if batch.is_last:  # left to `train_step`, which adds up the gradients of all parts and ranks
                         break
                     learner.add(batch, prepared)
                     task.clock.enter("sampling")
@@ -127,6 +127,7 @@ def fit(
         if train.patience and scores and best.offer(scores["val"]):
             break
         if decides and not last and halving.stops(epoch, merit_of(scores["val"])):
+            # With patience, the best weights are tested below, and these need not be.
             scores = scores if train.patience else _evaluated(learner, (*more, "val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
@@ -139,7 +140,7 @@ def fit(
         log.print_line("best weights", scores)
     trace.close()
     checkpoints.finish()
-    learner.flat.values.copy_(learner.measured)
+    learner.flat.values.copy_(learner.measured)  # with `train.ema`, the file has the weights that were tested
     if fold is None:
         checkpoints.keep_weights(whole_weights(objective.model))
     return scores["test"]
@@ -319,6 +320,7 @@ class CapturedStep:
         weights = batch.weights.to(flat.values.dtype) / batch.total
         if self._batch is None:
             keys = self._keys
+            # A graph reads these addresses at every replay. Its sampling draws by the keys, which are on the device.
             self._batch = Batch(keys.epoch, keys.step, batch.seeds.clone(), weights, 1, batch.seeds[:0])
         self._batch.seeds.copy_(batch.seeds)
         self._batch.weights.copy_(weights)

@@ -56,6 +56,7 @@ class Loss:
         given = train.class_weights
         if given == "balanced":
             trained = y[training]
+            # As in scikit-learn; a class without training examples gets 0, not infinity.
             counts = torch.bincount(trained, minlength=classes)
             self._weights = torch.where(counts > 0, len(trained) / (classes * counts.clamp(min=1).double()), 0.0)
         elif given:

@@ -149,6 +149,7 @@ def on_first(rows: Tensor, group: dist.ProcessGroup | None) -> Tensor | None:
     shape[dist.get_rank(group)] = torch.tensor([len(rows), rows.size(1) if rows.dim() == 2 and len(rows) else 0])
     dist.all_reduce(shape, group=group)
     longest, width = (int(most) for most in shape.max(0).values)
+    # A gather takes tensors of one shape; what was added is cut off below.
     padded = torch.zeros(longest, *([width] if width else []), dtype=rows.dtype)
     if len(rows):
         padded[: len(rows)] = rows.detach().cpu()

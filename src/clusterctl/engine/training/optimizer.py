@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LR = ("lr", "initial_lr")
 
 
-class _Kept(NamedTuple):
+class _StateValue(NamedTuple):
     """A value of the optimizer's state: a tensor like `like`, which is on no device, or a number of this `type`."""
 
     like: Tensor | None
@@ -132,7 +132,7 @@ class OwnOptimizer:
                     what = f"the state of its optimizer has {key}, a {shown(value)}"
                     raise self._own.wrong(what, "it cannot be resumed: only tensors and numbers can")
 
-    def _tried(self) -> dict[str, _Kept]:
+    def _tried(self) -> dict[str, _StateValue]:
         """What a step adds to the state: one with gradients of 0, which is then undone."""
         weights = [parameter.detach().clone() for parameter in self._parameters]
         groups = [
@@ -145,7 +145,7 @@ class OwnOptimizer:
         for name, value in self._values():
             like = torch.empty_like(value, device="meta") if isinstance(value, Tensor) else None
             device = value.device if isinstance(value, Tensor) else torch.device("cpu")
-            kept[name] = _Kept(like, device, type(value))
+            kept[name] = _StateValue(like, device, type(value))
         self._optimizer.state.clear()
         for group, before in zip(self._optimizer.param_groups, groups, strict=True):
             for key in group.keys() - before.keys() - {"params"}:

@@ -123,12 +123,14 @@ class Request:
             raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
 
     def check_probe(self) -> None:
-        """Raise UsageError for options that do not go with --probe, which ends its run after a step."""
+        """Raise UsageError for options that cannot be combined with --probe, which ends its run after a step."""
         others = {"--dry-run": self.dry_run, "--hold": self.hold, "--follow": self.follow, "--wait": self.wait}
         others |= {"--sweep": self.is_sweep, "--in-allocation": self.in_allocation, "--profile": self.profile}
         others |= {"--after": any(self.waits_for.values())}
         if given := next((option for option, value in others.items() if value), None):
-            raise UsageError(f"--probe ends its run after a step: it does not go with {given}", "leave one of them out")
+            raise UsageError(
+                f"--probe ends its run after a step: it cannot be combined with {given}", "leave one of them out"
+            )
 
     def check_sweep(self, option: str) -> None:
         """Raise UsageError for options that apply to a single run: `option` starts several."""

@@ -10,7 +10,6 @@ import fcntl
 import glob
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.containers.contents import Unreadable, look_into
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.node.processes import available_memory
 from clusterctl.shared.record.ownership import NotOurs, make_private
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def room(store: Path) -> int:
     nearest = next((folder for folder in (store, *store.parents) if str(folder) in kinds), Path("/"))
     if kinds.get(str(nearest)) not in ("tmpfs", "ramfs"):
         return free
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return min(free, int(match[1]) * 1024 // 2 if match else 0)
+    return min(free, (available_memory() or 0) // 2)
 
 
 def is_here(image: Path, environment: Mapping[str, str] = os.environ) -> bool:

@@ -109,7 +109,7 @@ class LastLine:
 _REFRESH_SECONDS = 0.2
 
 
-class Shown(ProgressListener):
+class ShownProgress(ProgressListener):
     """Shows the last line of the engine's output, or all of it with `verbose`."""
 
     def __init__(self, console: Console | None, verbose: bool) -> None:
@@ -180,9 +180,9 @@ def _bar(console: Console) -> Progress:
 
 
 @contextmanager
-def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Shown]:
+def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[ShownProgress]:
     """A listener that shows progress on stderr."""
-    listener = Shown(console, verbose)
+    listener = ShownProgress(console, verbose)
     try:
         yield listener
         listener.finish()

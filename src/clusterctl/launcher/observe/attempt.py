@@ -429,6 +429,7 @@ def _with_its_ranks(
     alarm = read_fields(attempt.hang_json)
     death = None
     if evidence.exit_code:
+        # Tasks that srun ended because of another one leave with this code, and may be reported before that one.
         reports = deaths(log_lines(attempt.host_log, head=True).lines)
         death = next((one for one in reports if one.code != EXIT_TERMINATED), None)
     return replace(

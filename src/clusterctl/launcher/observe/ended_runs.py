@@ -183,7 +183,7 @@ class EndedRuns:
             return False
         if not settled(evidence) or not evidence.record.is_ours:
             return False
-        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end)
+        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end)  # without inodes
         return changed < self.clock() - QUIET_SECONDS
 
     def _key(self, spec: Job | Cluster) -> str:
@@ -195,7 +195,7 @@ class EndedRuns:
     def _load(self) -> dict[str, _CachedRun]:
         if self._kept is None:
             kept = read_cache(self.file, _FORM) if self.file else None
-            (runs, used), lines = kept or CacheContent(({}, []), [])
+            (runs, used), lines = kept or CacheContent(({}, []), [])  # a line for each run, then one for each spec
             self._kept = {
                 name: _CachedRun._make([*one, line]) for (name, one), line in zip(runs.items(), lines, strict=False)
             }

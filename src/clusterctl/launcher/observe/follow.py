@@ -134,7 +134,7 @@ class _Asking:
     def completed(self, evidence: RunEvidence) -> RunEvidence:
         now = self.sources.clock()
         if self._last is not None and evidence != self._last:
-            self._snapshot = None
+            self._snapshot = None  # it was about the run as it was
             self._next_question = max(self._next_question, now + self.cluster.polling_floor)
         self._last = evidence
         if settled(evidence) or not evidence.record.is_ours:

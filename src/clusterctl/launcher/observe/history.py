@@ -196,7 +196,7 @@ class History:
 
     def _take_metrics(self, attempt: int, measured: Measurement) -> None:
         time, values, step = measured.time, measured.values, measured.step
-        if step is None:
+        if step is None:  # of a program that logs none: each of its losses counts as one
             step = self._step + 1 if "loss" in values else self._step
         if attempt != self._metrics_of:
             if self._metrics_of >= 0:  # it continues from its checkpoint: later steps of the previous one are undone

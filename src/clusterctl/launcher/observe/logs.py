@@ -87,6 +87,7 @@ class LogPace(Generic[File]):
         self._looked = now
         lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}
         sizes, opens = set(self._sizes.next(files, seconds)), set(self._opens.next(files, seconds))
+        # A file that was quiet has grown: others may have, too, so all are checked, unless that was just done.
         if self._surprised and now - self._looked_at_all > len(files) / SIZES_A_SECOND:
             self._looked_at_all, self._surprised = now, False
             sizes = set(files)
@@ -256,7 +257,7 @@ class Logs:
     def added(self, now: float) -> Iterator[Line]:
         """Like `read` for an active run, to be called several times a second with the current time `now`.
 
-        Not every call checks every file (`log_pace`). The files of an attempt are skipped once a newer one has started
+        Not every call checks every file (`LogPace`). The files of an attempt are skipped once a newer one has started
         and other nodes' last lines have arrived; `read` returns any later lines.
         """
         if not self._looked:
@@ -448,12 +449,13 @@ def _output_of_script(attempt: Attempt, streams: tuple[str, ...]) -> list[Source
     """The files where a batch script writes, which contain what its ranks write, too; empty for any other run."""
     files = {"out": attempt.script_out, "err": attempt.script_err}
     there = {stream: path for stream, path in files.items() if exists(path)}
-    both = len(there) == 1
+    both = len(there) == 1  # streams in one file, which is then the one of any stream
     return [Source(attempt.number, None, path) for stream, path in there.items() if both or stream in streams]
 
 
 def is_stamped(line: bytes) -> bool:
     """Whether the line starts with a task's timestamp."""
+    # The slice spares most other lines the pattern.
     return line[23:25] == b"Z " and _OURS.match(line) is not None
 
 

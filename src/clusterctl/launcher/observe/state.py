@@ -194,6 +194,7 @@ def settled(evidence: RunEvidence) -> State | None:
     if last.signal:  # ended from outside: at its time limit, or preempted, cancelled or requeued
         return State.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
     if last.asked and not last.hung:  # warned, saved, and not restarted
+        # Slurm may warn before either, and only the clock tells them apart.
         return State.TIMED_OUT if _reached_limit(evidence, last) else State.PREEMPTED
     return State.FINISHED if last.done else State.FAILED
 
@@ -223,6 +224,7 @@ def _state_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
     if last and _in_successor(evidence, last) and last.ended_by in _STATE_OF_ENDING:
         return _STATE_OF_ENDING[last.ended_by]
     if job.state.waiting:
+        # Slurm's answer may be some seconds old: an attempt that has begun since is right.
         claimed = last is not None and last.exit_code is None and not _restarted(evidence, last)
         return _state_by_files(evidence) if claimed else State.QUEUED
     if job.state.ended:

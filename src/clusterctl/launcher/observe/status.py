@@ -135,6 +135,7 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     if job_id:
         with suppress(OSError):  # another user's run, or a full disk
             adopt(run, job_id)
+    # Answers are shared between commands, so one may be from before the run was submitted.
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     if (job is None or job.state.ended) and not early and snapshot.problem is None:
         with suppress(OSError):  # an element of an array that will not make its directory itself

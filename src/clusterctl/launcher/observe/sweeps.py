@@ -209,6 +209,6 @@ def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -
     if not took or not (going or waiting):
         return None
     usual = statistics.median(took)
-    rest = sum(more if more is not None else usual / 2 for more in left)
+    rest = sum(more if more is not None else usual / 2 for more in left)  # without a pace: half done on average
     at_once = max(1, min(len(going) or 1, record.at_once or len(going) or 1))
     return (rest + waiting * usual) / at_once

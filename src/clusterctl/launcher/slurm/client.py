@@ -310,7 +310,7 @@ class CachedAnswer:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CacheFile:
     """The content of a cache file: the last good answer, if any, and the failures since."""
 
     taken_at: float | None = None
@@ -367,17 +367,17 @@ class SharedAnswers:
             if not path.suffix:
                 path.unlink(missing_ok=True)
 
-    def _is_due(self, kept: _Kept, age: float) -> bool:
+    def _is_due(self, kept: _CacheFile, age: float) -> bool:
         now = self.clock()
         if kept.failures:
             pause = min(max(LONGEST_PAUSE_SECONDS, self.floor), self.floor * 2 ** min(kept.failures - 1, 20))
             return not 0 <= now - kept.failed_at < pause
         return kept.taken_at is None or not 0 <= now - kept.taken_at < age
 
-    def _asked(self, path: Path, kept: _Kept, ask: Callable[[], str]) -> _Kept:
+    def _asked(self, path: Path, kept: _CacheFile, ask: Callable[[], str]) -> _CacheFile:
         began = self.clock()  # before the question: later changes may be missing
         try:
-            fresh = _Kept(taken_at=began, text=ask())
+            fresh = _CacheFile(taken_at=began, text=ask())
         except SlurmError as error:
             failures = kept.failures + 1
             fresh = replace(kept, failures=failures, failed_at=self.clock(), message=error.message, hint=error.hint)
@@ -402,12 +402,12 @@ def shared_folder(controller: Sequence[str | None], state: Callable[[], Path]) -
     return make_private(make_private(root) / f"slurm-{name}")
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _CacheFile:
     try:
         header, _, text = path.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")
-        return _Kept(**json.loads(header), text=text)
+        return _CacheFile(**json.loads(header), text=text)
     except (OSError, ValueError, TypeError):  # missing, or of another version
-        return _Kept()
+        return _CacheFile()
 
 
 def _take(lease: Path) -> bool:

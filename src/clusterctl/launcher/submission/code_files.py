@@ -286,7 +286,7 @@ class KnownDigests:
             return ""
         look = _look(file)
         if digest := self._known.get(look, ""):
-            self._seen[look] = digest
+            self._seen[look] = digest  # only these are saved: digests of files that are gone would pile up
         return digest
 
     def learned(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
@@ -294,6 +294,7 @@ class KnownDigests:
         if not file.stamp:
             return read(file)
         if self.is_remote(file):
+            # NFS answers a stat from its cache, but asks the server when a file is opened.
             descriptor = open_file(file)
             try:
                 status = os.fstat(descriptor)

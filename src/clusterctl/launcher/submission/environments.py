@@ -168,7 +168,7 @@ def fetched(lock: Path, question: dict[str, Any], progress: ProgressListener) ->
         raise ConfigError("environment: cannot fetch wheels for that login node", "only for Python 3 with glibc")
     wanted = read_pins(lock.name, lock_text(lock), known)
     require_wheels(wanted)
-    packer = zlib.compressobj(0)
+    packer = zlib.compressobj(0)  # wheels are compressed already, and one reader is for these and for code
     with tempfile.TemporaryDirectory(prefix="clusterctl-wheels-") as place:
         folder, requirements = Path(place, "wheels"), Path(place, "requirements.txt")
         make_new(folder)

@@ -119,7 +119,7 @@ def _modules(root: str, below: str, *, installed: bool = False) -> Iterator[Arch
         elif entry.is_dir(follow_symlinks=False):
             if not (installed and entry.name == "tests"):
                 found = _modules(root, f"{name}/", installed=installed)
-                if first := next(found, None):
+                if first := next(found, None):  # a folder of data, without any module, is left out
                     yield ArchivedFile(f"{name}/")
                     yield first
                     yield from found

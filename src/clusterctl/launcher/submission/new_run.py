@@ -143,6 +143,7 @@ def write_run(
         write_script(plan)
         if patch:
             write_text(run.git_patch, patch)
+        # Last: a directory without a record is not listed, so nobody sees a run that is half written.
         write_json(run.run_json, record)
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -159,6 +160,7 @@ def link_environment(plan: Plan) -> Callable[[], object]:
         if folder is None:
             venv.unlink(missing_ok=True)
             return
+        # `clean`, which runs at any time, must never find the run without the environment that it needs.
         aside = venv.with_name(f".{venv.name}.{os.urandom(4).hex()}")
         aside.symlink_to(folder)
         aside.replace(venv)
@@ -198,6 +200,7 @@ def task_versions(plan: Plan) -> dict[str, str]:
     folders = [*activated_environments(plan.python, plan.setup)]
     if plan.python_is_named:
         del folders[1:]  # it takes precedence over environments that the setup lines activate
+    # The environment that was activated last comes first on PATH. With two versions in it, none is certain.
     found = [path.name for folder in folders[-1:] for path in Path(folder).glob(_INSTALLED)]
     return {_PACKAGE: found[0].removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info")} if len(found) == 1 else {}
 

@@ -280,6 +280,7 @@ def make_plan(
         python_is_named=environment is not None or cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.most_starts,
+        # The emulator always requeues; what a site's Slurm does, the batch script finds out.
         by=job.restart.by or (None if cluster.is_slurm or cluster.successors else "requeue"),
         successors=successors,
         queue=rules.restarts(job, successors) if rules and job.most_starts else None,
@@ -527,7 +528,7 @@ def _sourced(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Programs:
-    """Which Python comes first on the tasks' PATH (decided on the first node by `put_first` of batch.sh)."""
+    """Which Python comes first on the tasks' PATH (decided on the first node by `cctl_put_first` of batch.sh)."""
 
     python: str
     named: bool  # by the cluster file

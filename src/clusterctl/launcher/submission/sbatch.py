@@ -145,6 +145,7 @@ def _answer(done: subprocess.CompletedProcess[bytes], maybe: str) -> str:
         answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
     except UnicodeDecodeError as error:
         raise SlurmError(f"sbatch's output is not UTF-8: {error.reason}", maybe) from error
+    # The controller may have the job although its answer did not arrive in time.
     if code and "timed out" in text.lower():
         raise SlurmError(f"no answer from sbatch: {text}", maybe)
     if code < 0 or 128 < code < 192:  # killed by a signal, perhaps after Slurm had accepted the job

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.plan import Plan, RoleStart
     from clusterctl.shared.record.layout import ArrayDir
 
-# Like `put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
+# Like `cctl_put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
 FIRST_IN_IMAGE = (
     'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
 )
@@ -191,22 +191,22 @@ def _flag_by_flag(words: Iterable[str]) -> list[list[str]]:
 #   logs/<index>.log            a link to the run's slurm.log, where Slurm writes
 
 
-class Request(NamedTuple):
+class SlurmRequest(NamedTuple):
     """The request to Slurm: runs with equal requests can be elements of one array."""
 
     options: tuple[tuple[str, str | int | None], ...]
     secrets: tuple[tuple[str, str], ...]  # all elements share sbatch's environment
 
     @classmethod
-    def of(cls, plan: Plan) -> Request:
+    def of(cls, plan: Plan) -> SlurmRequest:
         return cls((("job-name", plan.name), *plan.options), tuple(sorted(plan.secrets.items())))
 
 
 def arrays_of(plans: Iterable[Plan], most: int) -> list[list[Plan]]:
     """Group `plans`, in order, into arrays of at most `most` elements with equal requests."""
-    alike: dict[Request, list[Plan]] = {}
+    alike: dict[SlurmRequest, list[Plan]] = {}
     for plan in plans:
-        alike.setdefault(Request.of(plan), []).append(plan)
+        alike.setdefault(SlurmRequest.of(plan), []).append(plan)
     return [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
 
 
@@ -223,7 +223,7 @@ def render_array(array: ArrayDir, plans: Sequence[Plan], at_once: int | None = N
     return "\n".join(
         [
             "#!/bin/bash",
-            *sbatch_lines([*Request.of(first).options, *own]),
+            *sbatch_lines([*SlurmRequest.of(first).options, *own]),
             f"# Rendered by clusterctl {first.version}; the run directories are the record of what happened.",
             "",
             part("shell.sh"),

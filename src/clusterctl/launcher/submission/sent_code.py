@@ -107,6 +107,7 @@ def received(runs: Path, project: Path, client: ClientData, progress: ProgressLi
     files: list[CodeFile] = []
     digests: dict[str, str] = {}
     for name, digest, size, mode, link in json.loads(_manifest(folder, sent, client)):
+        # A digest becomes the name of a file; that of a link is followed by its target.
         if leads_outside(name) or "/" in digest.partition(" ")[0]:
             raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
         digests[name] = digest

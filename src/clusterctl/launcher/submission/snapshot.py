@@ -145,6 +145,8 @@ def _with_todays_library(snapshot: Path, *, project: bool) -> Code:
     library, digests, known = _todays_library(runs)
     copy = snapshot / _LIBRARY
     copied = package_files(copy) if is_folder(copy) else []
+    # Names and sizes are cheap, and differ for nearly every other version. Only if they are equal, all files are read:
+    # a library that merely looks like today's would run with a script that it does not fit.
     if [(file.name, file.size) for file in copied] == [(file.name, file.size) for file in library]:
         read = in_threads(digest_of, copied, remote=copy.stat().st_dev not in local_devices())
         if digests == {f"{_LIBRARY}/{file.name}": digest for file, digest in zip(copied, read, strict=True)}:
@@ -263,7 +265,7 @@ def _fill(
     for folder in {file.name.rpartition("/")[0] for file in files}:
         if folder not in folders:
             os.makedirs(f"{target}/{folder}", exist_ok=True)  # noqa: PTH103 - strings: there may be thousands
-        while folder not in folders:
+        while folder not in folders:  # and those above it: all of them become read-only
             folders.add(folder)
             folder = folder.rpartition("/")[0]
     if through := folders & {file.name for file in files if file.link is not None}:

@@ -105,6 +105,7 @@ class ScriptPlan:
             programs |= {run.own_srun: "script_srun.py", run.own_srun.with_name("task"): "script_task.py"}
         for path, source in programs.items():
             text = (_NODE / source).read_text(encoding="utf-8")
+            # The kernel passes all that follows the interpreter as one word, so there is room for no second one.
             write_text(path, f"#!{self.python} -IS\n{text}", mode=0o700)
 
 

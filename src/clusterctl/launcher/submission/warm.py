@@ -126,6 +126,7 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
     warm = Warm(
         allocation.job_id, allocation.node_list, on_each=_once_a_node(f"{plan.run.id}.{ENDING}", allocation.nodes)
     )
+    # The ranks enter a container by its name, so that only an allocation's first run waits for the import.
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
         digest = hashlib.sha256(f"{image}\0{stamp}".encode()).hexdigest()[:8]
         name = f"clusterctl_{allocation.job_id}_{digest}"

@@ -77,7 +77,7 @@ class Mlflow:
 
     @_impatient()
     def finish(self, state: State) -> None:
-        self._client.set_tag(self._run, "clusterctl.stage", state.value)
+        self._client.set_tag(self._run, "clusterctl.state", state.value)
         ended = "FINISHED" if state is State.FINISHED else "KILLED" if state in _KILLED else "FAILED"
         self._client.set_terminated(self._run, ended, int(time.time() * 1000))
 

@@ -42,7 +42,7 @@ class TensorBoard:
         self._writer.flush()
 
     def finish(self, state: State) -> None:
-        self._add(self._next, time.time(), _text("stage", state.value))
+        self._add(self._next, time.time(), _text("state", state.value))
         self.close()
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Wandb:
             self._run.log({**point.values, "_timestamp": point.time}, step=point.step)
 
     def finish(self, state: State) -> None:
-        self._run.summary["clusterctl/stage"] = state.value
+        self._run.summary["clusterctl/state"] = state.value
         self._run.finish(exit_code=0 if state is State.FINISHED else 1)
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         answers = Answers(attempt, place.rank, events, lambda: stacks_of(events), stop.leave)
         link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
         link.open()
-        fence.watch(unless=lambda: link.connected)
+        fence.watch(unless=lambda: link.connected)  # a thousand ranks that all look would burden the file server
     events.began(place.local_rank, place.node_rank)
     events.state(State.IMPORTING)
     pulse: Pulse | None = None

@@ -61,7 +61,9 @@ def end_earlier(before: int, environment: Mapping[str, str], patience: float = L
         return [pid for pid, carried in carriers if _is_left(carried, jobs, environment.get(_ATTEMPT), step)]
 
     deadline = time.monotonic() + patience
-    while time.monotonic() < deadline and any(_is_task(pid) for pid in find()):
+    while time.monotonic() < deadline and any(
+        word.endswith(_TASK) for pid in find() for word in processes.command_of(pid)
+    ):
         time.sleep(0.1)
     if left := _kill(find, _KILL_SECONDS):
         node = environment.get("SLURMD_NODENAME", "")
@@ -108,12 +110,6 @@ def _kill(find: Callable[[], list[int]], seconds: float) -> list[int]:
             break
         time.sleep(0.01)
     return found
-
-
-def _is_task(pid: int) -> bool:
-    with suppress(OSError):
-        return any(word.endswith(_TASK) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
-    return False
 
 
 if __name__ == "__main__":

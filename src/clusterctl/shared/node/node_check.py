@@ -106,6 +106,7 @@ def check_node(attempt: Attempt, node: str, limits: Limits) -> None:
     def report(reached: Reached, problem: str = "") -> None:
         NodeReport(node, reached, time.monotonic() - began, problem).write(attempt)
 
+    # With 0: its report shows how far it came, and `judge` decides from those of all nodes.
     deadline = threading.Timer(limits.seconds * _OWN_SHARE, os._exit, [0])
     deadline.daemon = True
     deadline.start()

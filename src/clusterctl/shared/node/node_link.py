@@ -93,7 +93,7 @@ class NodeLink:
             "world_size": place.world_size,
         }
         self._socket: socket.socket | None = None
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition(threading.RLock())  # reentrant: `record` sends while it holds it
         self._unwritten: dict[int, dict[str, Any]] = {}
         self._number = 0
         self._writer: subprocess.Popen[bytes] | None = None  # if this process started it
@@ -132,7 +132,7 @@ class NodeLink:
         with self._changed:
             self._number += 1
             number = self._number
-            self._unwritten[number] = record
+            self._unwritten[number] = record  # kept until the writer reports it, since the writer may be killed
             message = {"kind": "record", "record": record, "number": number, "urgent": urgent}
             sent = self.send(message)
             if sent and urgent:

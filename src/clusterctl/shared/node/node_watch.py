@@ -157,6 +157,7 @@ class NodeWatch:
             if (still := self._still[rank].seconds) > patience(self.settings, beat):
                 yield rank, beat, still
         for rank, stillness in self._next.items():
+            # Those beats come through the file system, which may show them this much later.
             still = stillness.seconds - self._late_seconds
             if stillness.beat is not None and still > patience(self.settings, stillness.beat):
                 yield rank, stillness.beat, still
@@ -210,6 +211,7 @@ def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
+    # If all are silent, that blames none: the file system may be stuck, or all nodes were suspended.
     if silent and len(silent) < len(present):
         return silent, "silent"
     stepping = {rank: beat for rank, beat in present.items() if beat.idle is None}
@@ -273,7 +275,7 @@ class Judge:
 
         with suppress(OSError):  # no lease: retried at the next call
             if self._looks is None and self._lease.take():
-                self._looks = looks
+                self._looks = looks  # after a `drop` meanwhile, the thread fills a list that nobody reads
                 threading.Thread(target=look_twice, name="judgement", daemon=True).start()
         return self._looks[0] if self._looks else None
 

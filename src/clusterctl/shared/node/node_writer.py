@@ -123,7 +123,7 @@ class NodeWriter:
                     elif not self._receive(key.data):
                         selector.unregister(key.data.connection)
                         self._part(key.data)
-                        alone_until = 0.0
+                        alone_until = 0.0  # there was a rank: from now on it ends with the last one
                 if self._urgent:
                     self._write_events()
                 if (now := self.clock()) >= tick_at:
@@ -167,7 +167,7 @@ class NodeWriter:
             connection, _ = self.listener.accept()
             connection.setblocking(False)
             pid, user = peer(connection)
-            if user != os.geteuid():
+            if user != os.geteuid():  # an abstract name has no permissions: every user of the node can connect
                 connection.close()
                 return
             process = Client(connection, pid)

@@ -1,4 +1,4 @@
-"""The processes of this machine, from /proc: their parents and environments, and what a tree uses and waits for.
+"""This machine from /proc: its processes, what a tree of them uses and waits for, and its available memory.
 
 Each of the emulator's commands imports it, hence it imports little.
 """
@@ -63,6 +63,22 @@ def stat_of(pid: int) -> Stat | None:
 def stats() -> dict[int, Stat]:
     """Process ID -> status of all processes, including those that have ended but have not been waited for."""
     return {pid: stat for pid in process_ids() if (stat := stat_of(pid))}
+
+
+def command_of(pid: int, proc: Path = _PROC) -> list[bytes]:
+    """The words of a process's command line; none if it has ended, or for a thread of the kernel."""
+    with suppress(OSError):
+        if block := (proc / str(pid) / "cmdline").read_bytes():
+            return block.removesuffix(b"\0").split(b"\0")
+    return []
+
+
+def available_memory() -> int | None:
+    """The bytes that this machine can give to programs without swapping; None if the kernel does not report them."""
+    with suppress(OSError):
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", (_PROC / "meminfo").read_text(), re.MULTILINE)
+        return int(found[1]) << 10 if found else None
+    return None
 
 
 def carriers(*marks: str) -> list[tuple[int, dict[str, str]]]:
@@ -150,7 +166,9 @@ class ProcessTree:
         parents = {pid: stat.parent for pid, stat in members.items()}
         taking = {pid for pid in members if has_signal(pid, number, "SigCgt", "SigBlk")}
         programs = {
-            pid for pid in taking if parents[pid] not in taking or self._command(pid) != self._command(parents[pid])
+            pid
+            for pid in taking
+            if parents[pid] not in taking or command_of(pid, self.proc) != command_of(parents[pid], self.proc)
         }
         above: set[int] = set()
         for pid in programs:
@@ -208,11 +226,6 @@ class ProcessTree:
         with suppress(*_GONE):
             return {int(name): stat_in(folder / name) for name in os.listdir(folder)}  # noqa: PTH208
         return {}
-
-    def _command(self, pid: int) -> bytes:
-        with suppress(OSError):
-            return (self.proc / str(pid) / "cmdline").read_bytes()
-        return b""
 
     def _sleeps_in(self, folder: Path) -> str:
         with suppress(OSError):

@@ -133,6 +133,7 @@ def install(folder: str) -> None:
         os.close(hold)
         return
     sys.path_hooks.insert(0, finding(folders))
+    # Python may have a finder of its own for such a folder already, and would keep it.
     for path in list(sys.path_importer_cache):
         if any(path == original or path.startswith(original + os.sep) for original, _, _ in folders):
             del sys.path_importer_cache[path]

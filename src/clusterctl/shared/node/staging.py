@@ -78,6 +78,7 @@ def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[
                     problems.append(f"{changed} has changed since the run was submitted; submit it again")
                     continue
                 changes = "changes" * (original == work)
+                # Python may spell a folder of its path either way, and the hook compares texts.
                 for name in dict.fromkeys((original, os.path.realpath(original))):
                     if os.path.islink(f"{name}/lib64"):  # noqa: PTH114 - a link to lib on some systems
                         lines += f"{name}/lib64\t{copy}/lib\t\n"

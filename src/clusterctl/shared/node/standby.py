@@ -55,6 +55,7 @@ def serve(run_dir: str, users_path: Sequence[str]) -> None:
     listener.listen(1024)
     before, path = dict(os.environ), [*sys.path]
     warnings = _stderr_of(lambda: import_workload(run_dir, users_path))
+    # A rank that imports for itself has the variables that the imports set, too, and adds the user's folders later.
     added = {name: value for name, value in os.environ.items() if before.get(name) != value}
     sys.path[:] = path
     if not _can_fork():
@@ -69,7 +70,7 @@ def serve(run_dir: str, users_path: Sequence[str]) -> None:
         os.sched_setaffinity(0, request.cpus)
     if "numpy" in sys.modules:  # a new process has a random state of its own
         sys.modules["numpy"].random.seed()
-    del sys.argv[2:]
+    del sys.argv[2:]  # the word that made this process a standby, which a user's code must not see
     if warnings:
         sys.stderr.write(warnings)
 

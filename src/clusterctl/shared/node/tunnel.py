@@ -234,6 +234,7 @@ class Port:
             raise Refused(f"nothing listens on port {self.number}")
         if not ours:
             raise Refused(f"port {self.number} belongs to another user")
+        # One that is connected to without leaving this node, if there is one.
         best = min(ours, key=lambda one: one.address[0] not in ("127.0.0.1", "0.0.0.0", "::1", "::"))
         if best.inode not in self._jobs:
             self._jobs[best.inode] = {*_jobs_with(best.inode)}

@@ -226,7 +226,7 @@ class SweepDir:
     path: Path
 
     sweep_json = Inside("sweep.json")
-    rungs = Inside("rungs")  # scores for stopping runs early (`training.halving`)
+    rungs = Inside("rungs")  # scores for stopping runs early (`training.loop.Halving`)
     report = Inside("report.html")
 
     @classmethod

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clusterctl.engine.task.node_usage import NodeUsage
+from clusterctl.shared.node.processes import available_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,10 +105,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found = [int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) << 10]
+    found = [available_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, ValueError):  # of a container
         of_all = Path("/sys/fs/cgroup")
         found.append(int((of_all / "memory.max").read_text()) - int((of_all / "memory.current").read_text()))

@@ -94,7 +94,7 @@ class Proposal:
 
 
 @dataclass
-class _Kept:
+class _Pending:
     proposal: Proposal
     again: Callable[[], Proposal]
     carry_out: Callable[[], dict[str, Any]]
@@ -109,7 +109,7 @@ class Plans:
     allowed: frozenset[str]
     limits: Limits
     clock: Callable[[], float] = time.monotonic
-    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[str, _Pending] = field(default_factory=OrderedDict)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -231,7 +231,7 @@ class Plans:
         proposal = again()
         self.limits.check(proposal.nodes, proposal.node_hours)
         token = secrets.token_urlsafe(24)
-        self._kept[token] = _Kept(proposal, again, carry_out, self.clock() + TOKEN_SECONDS)
+        self._kept[token] = _Pending(proposal, again, carry_out, self.clock() + TOKEN_SECONDS)
         while len(self._kept) > _MOST_PLANS:
             self._kept.popitem(last=False)
         return {"plan": proposal.shown, "token": token, "expires_in_seconds": TOKEN_SECONDS}

@@ -92,7 +92,7 @@ def carried_out(name: str, arguments: str) -> str:
         name_cluster(error)
         answer = {"raised": encoded(error)}
     except ImportError as error:
-        answer = {"raised": encoded(UsageError(f"no such operation: {name}: {error}"))}
+        answer = {"raised": encoded(_another_version(f"{name}: {error}"))}
     return json.dumps(answer)
 
 
