@@ -136,7 +136,7 @@ def wrong_in(place: str, words: list[str]) -> str:
     if command in MENTIONED:
         return ""
     group: click.Command = cli.clusterctl
-    context = click.Context(group, info_name="clusterctl")
+    context = click.Context(group, info_name="clusterctl", **group.context_settings)
     while words and isinstance(group, click.Group) and words[0] in group.list_commands(context):
         if (inner := group.get_command(context, words.pop(0))) is None:
             return f"{place}: {command}: no such command"

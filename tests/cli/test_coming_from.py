@@ -33,9 +33,11 @@ def test_a_command_of_the_page_is_accepted(desk: Desk, line: str) -> None:
         code, out, err = desk.type(["submit", "--dry-run=script", *(word for word in words if word != "--wait")])
         assert (code, out.startswith("#!") or "--sweep" in words) == (0, True), err
         return
-    command = top.get_command(click.Context(top), name)
+    above = click.Context(top, **top.context_settings)
+    command = top.get_command(above, name)
     assert command
-    assert command.make_context(name, words, resilient_parsing=not words)  # a name alone only names the command
+    # A name alone only names the command. Click keeps the first parser's help option for all later ones.
+    assert command.make_context(name, words, above, resilient_parsing=not words)
 
 
 def test_the_page_has_a_command_for_every_tool_and_its_keys_exist() -> None:
