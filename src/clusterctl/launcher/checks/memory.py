@@ -53,7 +53,7 @@ _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the m
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
-_READERS, _MOST_READ = 3, 32 * MIB  # times as much as a file, of threads with a buffer and a heap of their own
+_READERS, _MOST_READ = 2, 32 * MIB  # times as much as a file: each thread's buffer, and the rows copied from it
 _READ_AHEAD = 1.5  # batches of rows from disk that exist at once, beside what is computed of them; fitted
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
 _RENUMBERED = 36  # bytes of an edge whose ends are counted anew, in an evaluation from disk
@@ -350,7 +350,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         step=_DRIFT * step + min(_GROWTH, (_DRIFT - 1) * step),
         evaluation=evaluation,
         shared_evaluation=0 if kept.on_disk else largest * width * value,
-        left=_LEFT if kept.on_disk else 0.0,  # its pieces fit into what a step has freed
+        left=0.0,  # its pieces fit into what a step has freed
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES or most_edges * width >= _COMPILED_PRODUCTS else 0,
     )
 
