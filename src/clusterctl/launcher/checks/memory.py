@@ -284,7 +284,8 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
         evaluation=evaluation,
         shared_evaluation=shared_evaluation,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
-        left=_LEFT if kept.on_disk else 1.0,  # rows of all nodes do not fit between the small tensors of a step
+        # Rows of all nodes do not fit between the small tensors of a step; from disk, they are never there as a whole.
+        left=0.0 if kept.on_disk else 1.0,
     )
 
 
