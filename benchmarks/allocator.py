@@ -71,7 +71,8 @@ def _request(side: subprocess.Popen[str], question: str) -> str:
 
 
 def answer(step: str, scale: float, threads: int) -> None:
-    """Take a step, or print the peak memory, on each line of stdin."""
+    """Take a step, or print the peak memory, on each line of stdin. What a training prints goes to stderr."""
+    answers, sys.stdout = sys.stdout, sys.stderr
     from dataclasses import replace
 
     import torch
@@ -100,7 +101,7 @@ def answer(step: str, scale: float, threads: int) -> None:
         case _:
             once = expert_step(graph, settings)
     for line in sys.stdin:
-        print(once() if line.strip() == "step" else memory("status", "VmHWM:") >> 20, flush=True)
+        print(once() if line.strip() == "step" else memory("status", "VmHWM:") >> 20, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,12 @@ _NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 4
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow a little (engine/task/heap.py)
-_GROWTH = 16 * MIB  # after which the heap of a rank gives freed pages back (engine/task/heap.py)
+_MORE, _MUCH = 16 * MIB, 0.06  # by which the heap of a rank may grow: bytes, and of its size (engine/task/heap.py)
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
-_READERS, _MOST_READ = 2, 32 * MIB  # times as much as a file: each thread's buffer, and the rows copied from it
+_MOST_READ = 32 * MIB  # of a file, by as many threads, each with a piece
 _READ_AHEAD = 1.5  # batches of rows from disk that exist at once, beside what is computed of them; fitted
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
 _RENUMBERED = 36  # bytes of an edge whose ends are counted anew, in an evaluation from disk
@@ -278,7 +278,9 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     return _Live(
         graph=table * (kept.in_memory + cached) + 4 * size.num_edges + 8 * nodes,
         shared=shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience))
+        + degrees
+        + kept.readers(reached[-1] / max(1, nodes)),
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
         step=_DRIFT * step,
         evaluation=evaluation,
@@ -296,8 +298,8 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     width, layers = options.heads * options.hidden, len(train.fan_out)
     nodes, own = size.num_nodes, -(-size.num_nodes // ranks)
     loops = {kind: options.self_loops and kind[0] == kind[2] for kind in size.edges}
-    before_hop, drawn = _typed_hops(size, train.fan_out, batch, loops)
     kept, relational = _features(job, size, value, ranks), train.model == "rgat"
+    before_hop, drawn = _typed_hops(size, train.fan_out, batch, loops, alike=not relational)
     sampled = sum(before_hop[-1].values())
     step = kept.fetched(sampled)
     if not relational or not kept.in_memory:
@@ -344,11 +346,11 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     return _Live(
         graph=table * kept.in_memory + 4 * size.num_edges + 8 * nodes,
         shared=shared if kept.in_memory else kept.shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers(sampled / max(1, nodes)),
         samples=_AHEAD
         * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
         # Samples vary in size, and the heap may grow until it gives pages back.
-        step=_DRIFT * step + min(_GROWTH, (_DRIFT - 1) * step),
+        step=_DRIFT * step + min(_MORE + _MUCH * (_NODE + step), (_DRIFT - 1) * step),
         evaluation=evaluation,
         shared_evaluation=0 if kept.on_disk else largest * width * value,
         left=0.0,  # its pieces fit into what a step has freed
@@ -357,12 +359,12 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
 
 
 def _typed_hops(
-    size: DataSize, fan_out: Sequence[int], batch: int, loops: Mapping[EdgeType, bool]
+    size: DataSize, fan_out: Sequence[int], batch: int, loops: Mapping[EdgeType, bool], *, alike: bool
 ) -> tuple[list[dict[str, float]], list[dict[EdgeType, float]]]:
     """The expected nodes of each type before each hop and after the last one, and each hop's edges, with self loops.
 
-    Seeds are any nodes, so those with fewer neighbours than the fan-out count (degrees are taken to be exponentially
-    distributed). Nodes that are found have more neighbours than others, which makes up for that.
+    Unless degrees are `alike`, seeds with fewer neighbours than the fan-out count, as if degrees were exponentially
+    distributed. Nodes that are found have more neighbours than others, which makes up for that.
     """
     reached = dict.fromkeys(size.nodes, 0.0) | {next(iter(size.nodes)): float(batch)}  # papers, of several types
     before_hop, drawn = [reached], []
@@ -371,7 +373,8 @@ def _typed_hops(
         for kind, total in size.edges.items():
             degree = total / max(1, size.nodes[kind[2]])
             most = float(total if count < 0 else count)
-            taken[kind] = reached[kind[2]] * (min(most, degree) if hop else -degree * expm1(-most / max(degree, 1e-9)))
+            mean = min(most, degree) if hop or alike else -degree * expm1(-most / max(degree, 1e-9))
+            taken[kind] = reached[kind[2]] * mean
         for kind, number in reached.items():
             ends = distinct(sum(some for edge, some in taken.items() if edge[0] == kind), size.nodes[kind])
             found[kind] = min(float(size.nodes[kind]), number + ends * (1 - number / max(1, size.nodes[kind])))
@@ -393,12 +396,13 @@ def _products(edges: float, width: int, heads: int, *, trains: bool = True) -> t
     """The numbers that attention over so many edges keeps for its gradient, and that it holds beside them for a while.
 
     Of each head if it is compiled, and else of each channel: `attend_plain` keeps the sources, their sums with the
-    targets, those after the leaky ReLU, and the messages. A product and a gradient come on top. Without a gradient,
-    compiled attention only has its weights, and before that the numbers with which self loops are added.
+    targets, those after the leaky ReLU, and the messages, and four numbers for each head. A product and a gradient come
+    on top. Without a gradient, compiled attention only has its weights, and before that the numbers with which self
+    loops are added.
     """
     if edges * width >= _COMPILED_PRODUCTS:
         return (2 * heads + 4 if trains else max(heads + 2, 12)) * edges, 0.0
-    return 4 * edges * width, 2 * edges * width
+    return 4 * edges * (width + heads), 2 * edges * width
 
 
 @dataclass(frozen=True)
@@ -412,10 +416,9 @@ class _Features:
     sent: float  # bytes of a row received from another rank, and of one sent to another
     files: tuple[float, ...] = ()  # bytes of each type's features
 
-    @property
-    def readers(self) -> float:
-        """The bytes of the threads that read features, and a table between two layers, of a rank."""
-        return sum(_READERS * min(table, _MOST_READ) for table in self.files) if self.on_disk else 0
+    def readers(self, share: float) -> float:
+        """The bytes of the threads that read a `share` of the rows: a buffer each, and the rows copied from it."""
+        return sum((1 + share) * min(table, _MOST_READ) for table in self.files) if self.on_disk else 0
 
     def fetched(self, rows: float) -> float:
         """The bytes of a batch of so many rows and the next one, beside what is computed of them."""
@@ -518,7 +521,7 @@ def _pyg(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, r
     return _Live(
         graph=table * kept.in_memory + 4 * edges + 8 * nodes,
         shared=kept.shared + table * (kept.in_memory and train.precision != "float32"),
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers(reached[-1] / max(1, nodes)),
         samples=_AHEAD * (24 * sum(drawn) + 32 * sum(reached)),
         step=pyg_numbers(train.model, widths, *of_layers, trains=True) * weight + kept.fetched(reached[-1]) / 2,
         evaluation=pyg_numbers(train.model, widths, [around[-1]] * layers, [sum(into)] * layers) * weight,
