@@ -367,17 +367,19 @@ def _typed_hops(
     distributed. Nodes that are found have more neighbours than others, which makes up for that.
     """
     reached = dict.fromkeys(size.nodes, 0.0) | {next(iter(size.nodes)): float(batch)}  # papers, of several types
-    before_hop, drawn = [reached], []
+    before_hop = [reached]
+    drawn: list[dict[EdgeType, float]] = []
     for hop, count in enumerate(fan_out):
-        taken, found = {}, {}
+        taken: dict[EdgeType, float] = {}
+        found: dict[str, float] = {}
         for kind, total in size.edges.items():
             degree = total / max(1, size.nodes[kind[2]])
             most = float(total if count < 0 else count)
             mean = min(most, degree) if hop or alike else -degree * expm1(-most / max(degree, 1e-9))
             taken[kind] = reached[kind[2]] * mean
-        for kind, number in reached.items():
-            ends = distinct(sum(some for edge, some in taken.items() if edge[0] == kind), size.nodes[kind])
-            found[kind] = min(float(size.nodes[kind]), number + ends * (1 - number / max(1, size.nodes[kind])))
+        for ends, number in reached.items():
+            new = distinct(sum(some for edge, some in taken.items() if edge[0] == ends), size.nodes[ends])
+            found[ends] = min(float(size.nodes[ends]), number + new * (1 - number / max(1, size.nodes[ends])))
         drawn.append({kind: some + reached[kind[2]] * loops[kind] for kind, some in taken.items()})
         before_hop.append(reached := found)
     return before_hop, drawn
