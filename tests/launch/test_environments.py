@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,8 @@ from support.environments import make_index, make_wheel, requirements
 from clusterctl.launcher.api.clean import YOUNG_SECONDS, remove_unused, unused_environments
 from clusterctl.launcher.config.environment import Environment, environments_folder, facts_of
 from clusterctl.launcher.config.locks import read_pins
-from clusterctl.launcher.submission.environments import build
+from clusterctl.launcher.config.shown import SILENT
+from clusterctl.launcher.submission.environments import build, fetched
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import ENVIRONMENT_RECORD
 from clusterctl.shared.spec import Cluster
@@ -127,6 +129,42 @@ def test_a_uv_in_the_current_folder_is_never_started(
     build(environment(lock, root / f"{1:020x}"), root.parent)
     assert works(root / f"{1:020x}")
     assert not words.exists()
+
+
+PLATFORMS = ("manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_36_x86_64", "manylinux_2_28_aarch64")
+
+
+@pytest.mark.parametrize(
+    ("glibc", "machine", "python", "fetches"),
+    [
+        ("2.27", "x86_64", "3.11.9", "manylinux_2_17_x86_64"),
+        ("2.12", "x86_64", "3.11.9", ""),
+        *(
+            pytest.param(*more, marks=pytest.mark.long)  # each starts pip three times
+            for more in (
+                ("2.28", "x86_64", "3.11.9", "manylinux_2_28_x86_64"),
+                ("2.35", "x86_64", "3.11.9", "manylinux_2_28_x86_64"),
+                ("2.39", "aarch64", "3.11.9", "manylinux_2_28_aarch64"),
+                ("2.17", "aarch64", "3.11.9", ""),
+                ("2.36", "x86_64", "3.12.1", ""),
+            )
+        ),
+    ],
+)
+def test_a_login_node_gets_the_newest_wheel_that_its_glibc_machine_and_python_can_load(
+    tmp_path: Path, glibc: str, machine: str, python: str, fetches: str
+) -> None:
+    wheels = [make_wheel(tmp_path, "alpha", "1.0", tag=f"cp311-cp311-{one}") for one in PLATFORMS]
+    lock = tmp_path / "requirements.txt"
+    lock.write_text(requirements(make_index(tmp_path / "simple", wheels), wheels))
+    markers = facts_of(sys.executable).markers | {"python_full_version": python, "platform_machine": machine}
+    question = {"libc": f"glibc {glibc}", "markers": markers}
+    if not fetches:
+        with pytest.raises(ConfigError, match=r"alpha==1\.0"):
+            b"".join(fetched(lock, question, SILENT))
+        return
+    answer = zlib.decompress(b"".join(fetched(lock, question, SILENT)))
+    assert re.findall(rb"alpha-1\.0-cp311-cp311-(\w+)\.whl", answer) == [fetches.encode()]
 
 
 def test_the_key_of_the_cluster_decides_where_environments_are_built(tmp_path: Path) -> None:

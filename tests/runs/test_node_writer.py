@@ -18,6 +18,7 @@ from support.ranks import environments
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until, writers
 
+from clusterctl.launcher.observe.telemetry import used_by
 from clusterctl.shared.node import node_link, node_writer
 from clusterctl.shared.node.node_link import address
 from clusterctl.shared.node.node_watch import NodeWatch
@@ -115,6 +116,16 @@ def test_heartbeats_share_a_file_and_an_ended_task_keeps_its_last_step(attempt: 
     assert list(attempt.beat_files()) == [0]
     ranks[1].do("link.beat(Beat(2.0, 'ended', 1.0))")
     wait_until(lambda: (beat := beat_of(attempt, 1)) and beat.phase == "ended" and beat.step == 9)
+
+
+def test_the_last_sample_is_on_disk_before_a_rank_leaves(attempt: Attempt, ranks: list[Rank]) -> None:
+    """Slurm kills the writer with what else is left of a step as soon as its ranks have left."""
+    leader, _ = ranks
+    leader.do("events.state(__import__('clusterctl.shared.record.states').shared.record.states.State.TRAINING)")
+    leader.do("link.send({'kind': 'sample', 'node': 'n0', 'sample': {'time': 1.0, 'peak': {'memory': 5}}})")
+    leader.do("events.exit(0)")
+    os.kill(the_writer(attempt), signal.SIGKILL)
+    assert used_by(attempt).memory == 5
 
 
 def test_a_killed_writer_is_restarted_without_losing_events(attempt: Attempt, ranks: list[Rank]) -> None:

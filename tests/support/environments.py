@@ -56,7 +56,13 @@ for word in {WORDS!r}:
 
 
 def make_wheel(
-    folder: Path, name: str, version: str, requires: Sequence[str] = (), files: Mapping[str, str] = {}, script: str = ""
+    folder: Path,
+    name: str,
+    version: str,
+    requires: Sequence[str] = (),
+    files: Mapping[str, str] = {},
+    script: str = "",
+    tag: str = "py3-none-any",
 ) -> Path:
     """Write a wheel with one module that knows its version, and a `script` that prints it if named."""
     info = f"{name}-{version}.dist-info"
@@ -67,7 +73,7 @@ def make_wheel(
     content = {
         f"{name}.py": f"__version__ = {version!r}\ndef main():\n    print(__version__)\n",
         f"{info}/METADATA": "".join(lines),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n",
         **({f"{info}/entry_points.txt": f"[console_scripts]\n{script} = {name}:main\n"} if script else {}),
         **files,
     }
@@ -75,7 +81,7 @@ def make_wheel(
     for path, text in content.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         record += f"{path},sha256={digest},{len(text.encode())}\n"
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    wheel = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in {**content, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(path, text)
@@ -120,8 +126,8 @@ def pylock(index: str, wheels: Sequence[Path]) -> str:
 
 
 def requirements(index: str, wheels: Sequence[Path]) -> str:
-    lines = []
+    hashes: dict[str, str] = {}
     for wheel in wheels:
-        name, version = wheel.name.split("-")[:2]
-        lines.append(f"{name}=={version} \\\n    --hash={digest_of(wheel)}\n")
-    return f"--index-url {index}\n" + "".join(lines)
+        pinned = "==".join(wheel.name.split("-")[:2])
+        hashes[pinned] = f"{hashes.get(pinned, '')} \\\n    --hash={digest_of(wheel)}"
+    return f"--index-url {index}\n" + "".join(f"{pinned}{each}\n" for pinned, each in hashes.items())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from math import expm1
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.checks.data_size import DataSize, data_size, distinct, training_set
@@ -33,7 +34,7 @@ from clusterctl.shared.spec import (
 from clusterctl.shared.spec.values import mebibytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.launcher.checks.data_size import EdgeType
     from clusterctl.launcher.checks.surroundings import Surroundings
@@ -47,11 +48,12 @@ _NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 4
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow a little (engine/task/heap.py)
+_MORE, _MUCH = 16 * MIB, 0.06  # by which the heap of a rank may grow: bytes, and of its size (engine/task/heap.py)
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
 _COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
-_READERS, _MOST_READ = 3, 32 * MIB  # times as much as a file, of threads with a buffer and a heap of their own
+_MOST_READ = 32 * MIB  # of a file, by as many threads, each with a piece
 _READ_AHEAD = 1.5  # batches of rows from disk that exist at once, beside what is computed of them; fitted
 _AT_ONCE, _AT_ONCE_FROM_DISK = 16384, 4096  # nodes of a piece of an evaluation
 _RENUMBERED = 36  # bytes of an edge whose ends are counted anew, in an evaluation from disk
@@ -276,13 +278,16 @@ def _network(job: Job, size: DataSize, train: NodeTrain, batch: int, ranks: int)
     return _Live(
         graph=table * (kept.in_memory + cached) + 4 * size.num_edges + 8 * nodes,
         shared=shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + degrees + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience))
+        + degrees
+        + kept.readers(reached[-1] / max(1, nodes)),
         samples=_AHEAD * (8 * sum(drawn) + 24 * sum(reached)),
         step=_DRIFT * step,
         evaluation=evaluation,
         shared_evaluation=shared_evaluation,
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES else 0,
-        left=_LEFT if kept.on_disk else 1.0,  # rows of all nodes do not fit between the small tensors of a step
+        # Rows of all nodes do not fit between the small tensors of a step; from disk, they are never there as a whole.
+        left=0.0 if kept.on_disk else 1.0,
     )
 
 
@@ -292,64 +297,92 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
     value, weight = _bytes(train)
     width, layers = options.heads * options.hidden, len(train.fan_out)
     nodes, own = size.num_nodes, -(-size.num_nodes // ranks)
-    reached = dict.fromkeys(size.nodes, 0.0) | {next(iter(size.nodes)): float(batch)}  # papers, of several types
-    before_hop, drawn = [reached], []
-    for count in train.fan_out:
-        edges = {
-            kind: reached[kind[2]] * min(count if count >= 0 else total, total / max(1, size.nodes[kind[2]]))
-            for kind, total in size.edges.items()
-        }
-        reached = {
-            kind: min(
-                float(size.nodes[kind]),
-                number + distinct(sum(taken for edge, taken in edges.items() if edge[0] == kind), size.nodes[kind]),
-            )
-            for kind, number in reached.items()
-        }
-        before_hop.append(reached)
-        drawn.append(edges)
-    kept = _features(job, size, value, ranks)
-    step = sum(before_hop[-1].values()) * size.features * value + kept.fetched(sum(before_hop[-1].values()))
+    loops = {kind: options.self_loops and kind[0] == kind[2] for kind in size.edges}
+    kept, relational = _features(job, size, value, ranks), train.model == "rgat"
+    before_hop, drawn = _typed_hops(size, train.fan_out, batch, loops, alike=not relational)
+    sampled = sum(before_hop[-1].values())
+    step = kept.fetched(sampled)
+    if not relational or not kept.in_memory:
+        step += sampled * size.features * value
     beside = 0.0
     for layer in range(layers):
+        into = width if layer > 0 else size.features
         out = width if layer < layers - 1 else size.classes * options.output_heads
-        of_edges, of_rows = drawn[layers - 1 - layer], before_hop[layers - layer]
-        rows = sum(min(of_rows[kind[0]], taken) + of_rows[kind[2]] for kind, taken in of_edges.items())
-        products = [_products(taken, out, options.heads) for taken in of_edges.values()]
-        step += (4 * rows * out + sum(held for held, _ in products)) * weight
-        beside = max(beside, *(more * weight for _, more in products))
+        of_edges, targets = drawn[layers - 1 - layer], before_hop[layers - 1 - layer]
+        for kind, taken in of_edges.items():
+            read = distinct(taken, size.nodes[kind[0]]) if relational else before_hop[layers - layer][kind[0]]
+            rows = read + targets[kind[2]]
+            held, more = _products(taken, out, options.heads)
+            # Each relation has a copy of the rows that it reads; otherwise, dropout has one of the rows between layers.
+            copied = rows if relational else 2 * read * (layer > 0)
+            of_rows = (3 * targets[kind[2]] if more else 4 * rows) * out
+            step += copied * into * (value if layer == 0 else weight) + (of_rows + held) * weight
+            beside = max(beside, more * weight)
+    step += beside
     parameters = 0
     for layer in range(layers):
         into = size.features if layer == 0 else width
         out = width if layer < layers - 1 else size.classes * options.output_heads
         parameters += len(size.edges) * into * out * (3 if options.residual else 2)
     largest = max(size.nodes.values())
-    at_once = max(_products(min(_EDGES_AT_ONCE, count), width, options.heads)[0] for count in size.edges.values())
+    of_rank = {
+        kind: min(float(_EDGES_AT_ONCE), (count + size.nodes[kind[2]] * loops[kind]) / ranks)
+        for kind, count in size.edges.items()
+    }
+    at_once = max(_products(edges, width, options.heads, trains=False)[0] for edges in of_rank.values())
     piece = min(own, max(_EDGES_AT_ONCE * size.nodes[kind[2]] / max(1, count) for kind, count in size.edges.items()))
     evaluation = (at_once + (own * (2 if layers > 2 else 1) + 3 * piece) * width + own * size.classes) * weight
     if kept.on_disk:  # as are the tables between the layers
         read = width if train.model == "rgat" else max(size.features, width)
         evaluation = max(_piece_from_disk(size, kind, read, options, ranks) for kind in size.edges) * weight
         evaluation += 16 * own * weight
-    in_piece = float(min(_EDGES_AT_ONCE, max(size.edges.values())))
+    in_piece = max(of_rank.values())
     if kept.on_disk:
-        in_piece = min(
-            in_piece, _AT_ONCE_FROM_DISK * max(size.edges[kind] / size.nodes[kind[2]] for kind in size.edges)
-        )
+        most = max(size.edges[kind] / size.nodes[kind[2]] for kind in size.edges)
+        in_piece = min(in_piece, _AT_ONCE_FROM_DISK * most)
     most_edges = max(in_piece, *(max(hop.values()) for hop in drawn))
     table = nodes * size.features * value
     shared = table if train.precision != "float32" else 0
     return _Live(
         graph=table * kept.in_memory + 4 * size.num_edges + 8 * nodes,
         shared=shared if kept.in_memory else kept.shared,
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers(sampled / max(1, nodes)),
         samples=_AHEAD
         * (16 * sum(sum(hop.values()) for hop in drawn) + 24 * sum(sum(hop.values()) for hop in before_hop)),
-        step=step + beside,
+        # Samples vary in size, and the heap may grow until it gives pages back.
+        step=_DRIFT * step + min(_MORE + _MUCH * (_NODE + step), (_DRIFT - 1) * step),
         evaluation=evaluation,
         shared_evaluation=0 if kept.on_disk else largest * width * value,
+        left=0.0,  # its pieces fit into what a step has freed
         libraries=_NUMBA if size.num_edges >= _COMPILED_EDGES or most_edges * width >= _COMPILED_PRODUCTS else 0,
     )
+
+
+def _typed_hops(
+    size: DataSize, fan_out: Sequence[int], batch: int, loops: Mapping[EdgeType, bool], *, alike: bool
+) -> tuple[list[dict[str, float]], list[dict[EdgeType, float]]]:
+    """The expected nodes of each type before each hop and after the last one, and each hop's edges, with self loops.
+
+    Unless degrees are `alike`, seeds with fewer neighbours than the fan-out count, as if degrees were exponentially
+    distributed. Nodes that are found have more neighbours than others, which makes up for that.
+    """
+    reached = dict.fromkeys(size.nodes, 0.0) | {next(iter(size.nodes)): float(batch)}  # papers, of several types
+    before_hop = [reached]
+    drawn: list[dict[EdgeType, float]] = []
+    for hop, count in enumerate(fan_out):
+        taken: dict[EdgeType, float] = {}
+        found: dict[str, float] = {}
+        for kind, total in size.edges.items():
+            degree = total / max(1, size.nodes[kind[2]])
+            most = float(total if count < 0 else count)
+            mean = min(most, degree) if hop or alike else -degree * expm1(-most / max(degree, 1e-9))
+            taken[kind] = reached[kind[2]] * mean
+        for ends, number in reached.items():
+            new = distinct(sum(some for edge, some in taken.items() if edge[0] == ends), size.nodes[ends])
+            found[ends] = min(float(size.nodes[ends]), number + new * (1 - number / max(1, size.nodes[ends])))
+        drawn.append({kind: some + reached[kind[2]] * loops[kind] for kind, some in taken.items()})
+        before_hop.append(reached := found)
+    return before_hop, drawn
 
 
 def _piece_from_disk(size: DataSize, kind: EdgeType, read: int, options: GatOptions, ranks: int) -> float:
@@ -361,15 +394,17 @@ def _piece_from_disk(size: DataSize, kind: EdgeType, read: int, options: GatOpti
     return 2 * rows * read + rows * width + max(_products(edges, width, options.heads)[0], 13 * edges) + 12 * edges
 
 
-def _products(edges: float, width: int, heads: int) -> tuple[float, float]:
+def _products(edges: float, width: int, heads: int, *, trains: bool = True) -> tuple[float, float]:
     """The numbers that attention over so many edges keeps for its gradient, and that it holds beside them for a while.
 
     Of each head if it is compiled, and else of each channel: `attend_plain` keeps the sources, their sums with the
-    targets, those after the leaky ReLU, and the messages. A product and a gradient come on top.
+    targets, those after the leaky ReLU, and the messages, and four numbers for each head. A product and a gradient come
+    on top. Without a gradient, compiled attention only has its weights, and before that the numbers with which self
+    loops are added.
     """
     if edges * width >= _COMPILED_PRODUCTS:
-        return (2 * heads + 4) * edges, 0.0
-    return 4 * edges * width, 2 * edges * width
+        return (2 * heads + 4 if trains else max(heads + 2, 12)) * edges, 0.0
+    return 4 * edges * (width + heads), 2 * edges * width
 
 
 @dataclass(frozen=True)
@@ -383,10 +418,9 @@ class _Features:
     sent: float  # bytes of a row received from another rank, and of one sent to another
     files: tuple[float, ...] = ()  # bytes of each type's features
 
-    @property
-    def readers(self) -> float:
-        """The bytes of the threads that read features, and a table between two layers, of a rank."""
-        return sum(_READERS * min(table, _MOST_READ) for table in self.files) if self.on_disk else 0
+    def readers(self, share: float) -> float:
+        """The bytes of the threads that read a `share` of the rows: a buffer each, and the rows copied from it."""
+        return sum((1 + share) * min(table, _MOST_READ) for table in self.files) if self.on_disk else 0
 
     def fetched(self, rows: float) -> float:
         """The bytes of a batch of so many rows and the next one, beside what is computed of them."""
@@ -489,7 +523,7 @@ def _pyg(job: Job, size: DataSize, train: NodeClassificationTrain, batch: int, r
     return _Live(
         graph=table * kept.in_memory + 4 * edges + 8 * nodes,
         shared=kept.shared + table * (kept.in_memory and train.precision != "float32"),
-        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers,
+        weights=parameters * weight * (_ADAM + bool(train.patience)) + kept.readers(reached[-1] / max(1, nodes)),
         samples=_AHEAD * (24 * sum(drawn) + 32 * sum(reached)),
         step=pyg_numbers(train.model, widths, *of_layers, trains=True) * weight + kept.fetched(reached[-1]) / 2,
         evaluation=pyg_numbers(train.model, widths, [around[-1]] * layers, [sum(into)] * layers) * weight,

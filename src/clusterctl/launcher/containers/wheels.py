@@ -103,7 +103,8 @@ def wheelhouse(cache: Path, want: Wanted, report: Callable[[str], None] = SILENT
 def platforms(machine: str, newest: int = _GLIBC_MINORS[0]) -> list[str]:
     """The tags of the wheels that run on such a machine with glibc 2.`newest` or later."""
     found = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, _GLIBC_MINORS[-1] - 1, -1)]
-    return [*found, f"manylinux2014_{machine}", f"linux_{machine}"]
+    older = [f"manylinux2014_{machine}"] if newest >= 17 else []  # another name of manylinux_2_17
+    return [*found, *older, f"linux_{machine}"]
 
 
 def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None:

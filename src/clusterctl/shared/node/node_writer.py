@@ -131,8 +131,7 @@ class NodeWriter:
                     self.tick()
         self._write_events()
         self._write_beats()
-        while self._files.has_samples:
-            self._files.write_samples()
+        self._files.write_all_samples()
 
     def tick(self) -> None:
         """Called once a second."""
@@ -231,6 +230,8 @@ class NodeWriter:
             if last := self.beats.get(process.rank):  # it counts as exited, whatever happens to this process
                 self.beats[process.rank] = replace(last, phase=ENDED)
                 self._write_beats()
+            # Before the rank leaves: Slurm kills what is left of a step, and the last sample has the run's peak.
+            self._files.write_all_samples()
         self._urgent |= message.flag("urgent")
 
     def _take_sample(self, message: Fields) -> None:
@@ -393,6 +394,10 @@ class NodeFiles:
                 if node not in self._sample_files:
                     self._sample_files[node] = SampleFile(self.attempt.telemetry(node))
                 self._sample_files[node].append(sample)
+
+    def write_all_samples(self) -> None:
+        while self.has_samples:
+            self.write_samples()
 
 
 # A file of samples of a node that stays small however long it is used.
