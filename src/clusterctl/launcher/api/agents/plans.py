@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.launcher.api.submitting.submit import DryRun
-    from clusterctl.launcher.config import Resolved
 
 
 SUBMIT, RESUME, CANCEL = ACTIONS = ("submit", "resume", "cancel")
@@ -310,7 +309,12 @@ def _cancel(names: Sequence[str], cluster: str | None = None) -> list[str]:
 
 def _proposal(action: str, found: DryRun, code: str, command: str, run: str = "") -> Proposal:
     resolved, job = found.resolved, found.resolved.job
-    _require_limits(resolved)
+    # A batch script may leave its nodes or its time to Slurm: then nobody knows what it may use.
+    limits = {"resources.nodes": "nodes", "resources.time": "time"} if job.workload == SCRIPT else {}
+    for key, option in limits.items():
+        if resolved.origins.get(key, "default").startswith("default"):
+            hint = f"add the setting {key}, or a line to the script: #SBATCH --{option}=..."
+            raise UsageError(f"the batch script does not say how many nodes or how long it needs: {key}", hint)
     script = found.script.replace(found.plan.run.id, "RUN")  # a new ID each time
     digest = _digest(action, run, to_record(job), to_record(resolved.cluster), code, script, found.plan.secrets)
     return Proposal(
@@ -328,16 +332,6 @@ def _proposal(action: str, found: DryRun, code: str, command: str, run: str = ""
         changed=tuple(one.key for one in found.changes),
         warnings=tuple(check.message for check in found.warnings),
     )
-
-
-def _require_limits(resolved: Resolved) -> None:
-    """Raise UsageError if a batch script leaves its nodes or its time to Slurm: then nobody knows what it may use."""
-    if resolved.job.workload != SCRIPT:
-        return
-    for key, option in (("resources.nodes", "nodes"), ("resources.time", "time")):
-        if resolved.origins.get(key, "default").startswith("default"):
-            hint = f"add the setting {key}, or a line to the script: #SBATCH --{option}=..."
-            raise UsageError(f"the batch script does not say how many nodes or how long it needs: {key}", hint)
 
 
 def _digest(*parts: Any) -> str:
