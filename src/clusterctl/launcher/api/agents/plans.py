@@ -38,6 +38,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.submitting.submit import DryRun
 
 
@@ -158,12 +159,7 @@ class Plans:
         """
         from clusterctl.launcher.api.submitting.start import rerun
 
-        name, given = _id_of(run, cluster), changes(settings)
-
-        def carry_out() -> dict[str, Any]:
-            return {"run": rerun(name, cluster, overrides=given).id}
-
-        return self._keep(lambda: propose_again("rerun", name, cluster, overrides=given), carry_out)
+        return self._keep_again("rerun", rerun, run, changes(settings), cluster)
 
     def plan_resume(self, run: RunName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
         """Plan to continue a run that did not finish from its last checkpoint, for example with more memory or time.
@@ -172,12 +168,7 @@ class Plans:
         """
         from clusterctl.launcher.api.submitting.start import resume
 
-        name, given = _id_of(run, cluster), changes(settings)
-
-        def carry_out() -> dict[str, Any]:
-            return {"run": resume(name, cluster, overrides=given).id}
-
-        return self._keep(lambda: propose_again("resume", name, cluster, overrides=given), carry_out)
+        return self._keep_again("resume", resume, run, changes(settings), cluster)
 
     def plan_cancel(
         self,
@@ -225,6 +216,16 @@ class Plans:
     def drop(self, token: str) -> None:
         """Forget a plan, which the user has refused."""
         self._kept.pop(token, None)
+
+    def _keep_again(
+        self, action: str, start: Callable[..., Run], run: str, overrides: list[str], cluster: str | None
+    ) -> dict[str, Any]:
+        """Keep the plan to `start` a run again: the one that the name means now."""
+        name: str = _found(run, cluster).id
+        return self._keep(
+            lambda: propose_again(action, name, cluster, overrides=overrides),
+            lambda: {"run": start(name, cluster, overrides=overrides).id},
+        )
 
     def _keep(self, again: Callable[[], Proposal], carry_out: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         proposal = again()
@@ -342,11 +343,6 @@ def _found(name: str, cluster: str | None) -> Any:
     from clusterctl.launcher.api.find import find
 
     return find(name, cluster)
-
-
-def _id_of(name: str, cluster: str | None) -> str:
-    found: str = _found(name, cluster).id
-    return found
 
 
 PERIOD_SECONDS = 86400
