@@ -284,16 +284,31 @@ def submit(**typed: Any) -> None:
     if request.is_sweep:
         _submit_sweep(request)
         return
-    from clusterctl.launcher.api.submitting.submit import HasArray, HasStages
+    from clusterctl.launcher.api.submitting import submit as api
 
     try:
-        _submit_one(request)
-    except HasStages:
+        if request.dry_run:
+            plan = api.plan(request.job, request.cluster, **request.one)
+            ask_slurm = request.dry_run == "slurm" and not request.in_allocation
+            show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
+            return
+        from clusterctl.launcher.api.submitting import start  # a dry run does not need it
+
+        one = partial(start.submit, request.job, request.cluster, **request.one, hold=request.hold)
+        run = options.asked_if_large(one, large=request.large_code)
+    except api.HasStages:
         request.check_stages()
         _submit_stages(request)
-    except HasArray:
+        return
+    except api.HasArray:
         request.check_sweep("--array")
         _submit_sweep(request)
+        return
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    echo_run(run, request.output)
+    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
+    request.await_run(run, f"job {run.job_id}", also="\n      clusterctl status")
 
 
 def _probe(request: Request) -> None:
@@ -319,25 +334,6 @@ def _probe(request: Request) -> None:
     click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
     click.echo(tables.note_on_usage(found.usage), err=True)
     found.check()
-
-
-def _submit_one(request: Request) -> None:
-    from clusterctl.launcher.api.submitting import submit as api
-
-    if request.dry_run:
-        plan = api.plan(request.job, request.cluster, **request.one)
-        ask_slurm = request.dry_run == "slurm" and not request.in_allocation
-        show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
-        return
-    from clusterctl.launcher.api.submitting import start  # a dry run does not need it
-
-    submitted = partial(start.submit, request.job, request.cluster, **request.one, hold=request.hold)
-    run = options.asked_if_large(submitted, large=request.large_code)
-    options.show_batches(run.batches)
-    options.warn_of(run.warnings)
-    echo_run(run, request.output)
-    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
-    request.await_run(run, f"job {run.job_id}", also="\n      clusterctl status")
 
 
 def _submit_stages(request: Request) -> None:
