@@ -270,7 +270,18 @@ def far_names(cluster: str, host: str) -> list[str]:
         from clusterctl.launcher.remote.ssh import socket_of
 
         if socket_of(host).exists():
-            _ask_from_behind(cluster)
+            import subprocess
+
+            from clusterctl.shared.record.interpreter import environment, with_packages
+
+            subprocess.Popen(  # `main`, in the background: it may take longer than anyone waits for a completion
+                with_packages(sys.executable, "-m", __name__, cluster),
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
             while time.monotonic() < deadline and not kept.exists():
                 time.sleep(0.02)
@@ -284,21 +295,6 @@ def _kept(cluster: str) -> Path:
 
     name = hashlib.sha256(os.fsencode(os.path.abspath(cluster) if "/" in cluster else cluster)).hexdigest()[:16]  # noqa: PTH100
     return cache_folder() / "remote" / "names" / f"{name}.json"
-
-
-def _ask_from_behind(cluster: str) -> None:
-    import subprocess
-
-    from clusterctl.shared.record.interpreter import environment, with_packages
-
-    subprocess.Popen(
-        with_packages(sys.executable, "-m", __name__, cluster),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def main(cluster: str) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
-from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
 from clusterctl.launcher.submission.plan import activated_environments
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.contents import ImageRecord
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir
@@ -214,6 +214,8 @@ def image_digest(plan: Plan) -> str | None:
 
 def _image(image: str) -> ImageRecord | None:
     """The record beside an image file."""
+    from clusterctl.launcher.containers.contents import SUFFIX, read_record  # most runs have no image
+
     if not image.startswith("/") or not image.endswith(SUFFIX):
         return None
     try:
