@@ -137,7 +137,14 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
 
 def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offers:
     """The keys of a job of `workload`, or of any, up to the `=`; after it the values, if they can be listed."""
-    keys = dict(_leaves({**schema["properties"], "train": _train(schema, workload)}))
+    train = schema["properties"]["train"]  # of all workloads
+    each: Mapping[str, Any] | None = schema
+    while each:
+        if each["if"]["properties"]["workload"]["const"] == workload:
+            train = each["then"]["properties"]["train"]
+            break
+        each = each.get("else")
+    keys = dict(_leaves({**schema["properties"], "train": train}))
     key, equals, _ = typed.partition("=")
     if not equals:
         return {name: of["description"] for name, of in keys.items()}
@@ -145,18 +152,6 @@ def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offer
     listed: list[str] = next((one["enum"] for one in (of, *of.get("anyOf", ())) if "enum" in one), [])
     values = ["true", "false"] if of.get("type") == "boolean" else listed
     return {f"{key}={value}": "" for value in values}
-
-
-def _train(schema: Mapping[str, Any], workload: str) -> Mapping[str, Any]:
-    """The schema of [train] for `workload`, or of all workloads if unknown."""
-    each: Mapping[str, Any] | None = schema
-    while each:
-        if each["if"]["properties"]["workload"]["const"] == workload:
-            found: Mapping[str, Any] = each["then"]["properties"]["train"]
-            return found
-        each = each.get("else")
-    every: Mapping[str, Any] = schema["properties"]["train"]
-    return every
 
 
 def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
