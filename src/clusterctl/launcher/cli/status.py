@@ -162,13 +162,15 @@ def _show_runs(request: Request) -> None:
         _watch(look, request.output)
         return
     if request.output in _TABLES:
-        from clusterctl.launcher.display import runs_table, tables, terminal  # rich: for people only
+        from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
 
         listing = look.listing()
         any_found, problems = bool(listing.rows), listing.problems
         if listing.rows:
             runs_table.show_runs(terminal.data(), listing, wide=request.output == "wide")
             if request.roles:
+                from clusterctl.launcher.display import tables
+
                 runs = [Run(wanted.folder / row.run) for row in listing.rows]
                 roles = [(run.id, run.roles()) for run in runs if run.path.is_dir()]
                 if not tables.show_roles(terminal.data(), roles):
@@ -194,7 +196,7 @@ def _show_runs(request: Request) -> None:
 
 
 def _show_jobs(request: Request, job_ids: Mapping[str, str]) -> None:
-    """Show the jobs `job_ids`, which are not runs, by the names typed; the other names are runs."""
+    """Show Slurm jobs that are not runs: those in `job_ids`, by the name typed, or all. The other names are runs."""
     names = [name for name in request.names if name not in job_ids]
     wanted = request.query(names) if names or not request.names else None
     named = jobs_named([*job_ids.values()], request.cluster) if job_ids else []
