@@ -278,7 +278,7 @@ def _to(descriptor: int, *, filtered: bool) -> Callable[[bytes], None]:
 
 
 def _notice(text: str) -> None:
-    """Print `text` to stderr, where a raw terminal does not return to the beginning of the line by itself."""
+    """Print a line to stderr; a raw terminal does not return to its beginning by itself."""
     import termios
 
     try:

@@ -93,7 +93,7 @@ def git_state(folder: Path) -> GitState | None:
         return None
     entries = repository.ask("ls-files", "-z", "--cached", "--stage") if repository.can_compare else None
     tracked = [entry.partition("\t")[::2] for entry in (entries or "").split("\0")[:-1]]
-    if entries is None or any(leads_outside(name) for _, name in tracked):
+    if entries is None or any(leads_outside(name) for _, name in tracked):  # git would read outside of the folder
         return GitState(repository.commit, None)
     # Git reads the commit of each submodule from the repository that its `.git` names.
     submodules = [repository.folder / name for facts, name in tracked if facts.startswith("160000")]

@@ -96,15 +96,7 @@ def protocol_of(agents: Agents) -> Protocol[Any]:
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        described = []
-        for tool in agents.tools.values():
-            hints = types.ToolAnnotations(
-                read_only_hint=not tool.changes, destructive_hint=tool.changes, open_world_hint=False
-            )
-            described.append(
-                types.Tool(name=tool.name, description=tool.description, input_schema=tool.schema, annotations=hints)
-            )
-        return types.ListToolsResult(tools=described)
+        return types.ListToolsResult(tools=[_described(tool) for tool in agents.tools.values()])
 
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
@@ -124,6 +116,11 @@ def protocol_of(agents: Agents) -> Protocol[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+
+
+def _described(tool: Tool) -> types.Tool:
+    hints = types.ToolAnnotations(read_only_hint=not tool.changes, destructive_hint=tool.changes, open_world_hint=False)
+    return types.Tool(name=tool.name, description=tool.description, input_schema=tool.schema, annotations=hints)
 
 
 def _answer(agents: Agents, name: str, arguments: Mapping[str, Any] | None) -> types.CallToolResult:
