@@ -62,23 +62,22 @@ def rerun(**typed: Any) -> None:
       clusterctl rerun cora --nodes 4 --dry-run
     """
     from clusterctl.launcher.api.submitting import rerun as api
-    from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.display.terminal import shown
 
     request = RerunRequest.of(typed)
     request.check_waiting(dry_run=request.dry_run)
-    cluster, place = request.cluster, request.in_allocation
+    cluster, changed = request.cluster, request.settings
     earlier = find(request.name, cluster)
     if request.dry_run:
         from clusterctl.launcher.cli.submit import show_plan
 
-        plan = api.plan(earlier.directory, cluster, overrides=request.settings, in_allocation=place)
+        plan = api.plan(earlier.directory, cluster, overrides=changed, in_allocation=request.in_allocation)
         show_plan(plan, ask_slurm=False)
         _show_changes(earlier.id, plan.changes)
         return
     with shown() as progress:
-        run = start.rerun(
-            earlier, cluster, overrides=request.settings, in_allocation=place, hold=request.hold, progress=progress
+        run = earlier.rerun(
+            cluster, overrides=changed, in_allocation=request.in_allocation, hold=request.hold, progress=progress
         )
     changes = api.changes(run.directory)
     _show_changes(earlier.id, changes)
