@@ -169,13 +169,6 @@ def pipe_to_sbatch(
         raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", hint) from error
 
 
-def submitit_version() -> str:
-    """Read from the package, which a submission imports anyway: importlib.metadata would add 20 ms."""
-    import submitit
-
-    return str(submitit.__version__)
-
-
 def own_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
     """sbatch's environment for a batch script of the user's own, as if it had been typed here.
 
