@@ -58,7 +58,10 @@ class Site:
         return self.cancelled(self.resolved())
 
     def cancelled(self, resolved: Resolved) -> RunDir:
-        run = submitting.send(submitting.submission_of(resolved, self.slurm)).run
+        one = submitting.submission_of(resolved, self.slurm)
+        one.check()
+        one.send()
+        run = one.runs[0].plan.run
         run.attempt(0).path.mkdir()
         write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
         write_json(run.cancel_json, {"time": 3})

@@ -17,7 +17,7 @@ from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 import clusterctl
 from clusterctl.launcher.api.clean import find_unused
 from clusterctl.launcher.api.completions import answer
-from clusterctl.launcher.api.submitting.submit import send, submission_of
+from clusterctl.launcher.api.submitting.submit import submission_of
 from clusterctl.launcher.config import load_cluster, names, resolve
 from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.observe.runs import find_run, newest_first
@@ -147,7 +147,9 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
         slurm = Slurm(lambda command: str(folder / command), dict(os.environ))
         resolved = resolve(None, Cluster(name="site", runs=str(runs)), [], {}, project, program=["true"])
         own = replace(resolved, cluster=Cluster(name="site", runs=str(folder / "own")))
-        send(submission_of(own, slurm))  # imports all modules
+        first = submission_of(own, slurm)
+        first.check()
+        first.send()  # imports all modules
         found = {}
         for number in (SOMEONE, SOMEONE + 1):
             monkeypatch.setenv("HOME", str(folder / str(number)))
@@ -155,7 +157,10 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
             (folder / str(number)).mkdir()
             os.chown(folder / str(number), number, -1)
             with user(number):
-                found[number] = send(submission_of(resolved, slurm)).run
+                one = submission_of(resolved, slurm)
+                one.check()
+                one.send()
+                found[number] = one.runs[0].plan.run
                 assert found[number].code.resolve().is_relative_to(code_folder(runs))
                 assert find_unused(runs) == []
                 assert [*newest_first(runs)] == [found[number]]  # others' runs are private

@@ -106,13 +106,15 @@ def test_the_background_request_of_completion_imports_nothing_from_here(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from clusterctl.launcher.api import completions
+    from clusterctl.launcher.remote import ssh
 
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
     monkeypatch.setenv("PYTHONPATH", ":/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(hostile.parent / "cache"))
-    completions._ask_from_behind("no-such-cluster")
+    monkeypatch.setattr(ssh, "socket_of", lambda _: hostile)  # a connection is open
+    assert completions.far_names("no-such-cluster", "host") == []
     started[0].wait(60)
     assert ran(hostile) == ""
 

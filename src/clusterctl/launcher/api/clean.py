@@ -428,12 +428,21 @@ def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best:
         for one in status.record.predecessors
     }
     best = {found.status.record.run: found for found in best_runs(statuses)} if keep_best else {}
-    old = [status for status in statuses if now - ended_at(status) >= seconds]
-    return [
-        Judged(status, _reason(status, needed, best.get(status.record.run)))
-        for status in old
-        if _is_over(status, now) or not status.sure
-    ]
+    verdicts = []
+    for status in statuses:
+        if now - ended_at(status) < seconds or (status.sure and not _is_over(status, now)):
+            continue
+        run, stays = status.record.run, ""
+        if not status.record.is_ours:
+            stays = "belongs to another user"
+        elif not status.sure:
+            stays = "Slurm does not report whether it has ended"
+        elif waits := needed.get(run.id) or needed.get(submission(run.id)):
+            stays = f"{waits} is waiting for it"
+        elif one := best.get(run):
+            stays = f"the best of {status.record.job.name}: {one.metric.label} {one.metric.text(one.value)}"
+        verdicts.append(Judged(status, stays))
+    return verdicts
 
 
 def ended_at(status: Status) -> float:
@@ -456,17 +465,3 @@ def _is_over(status: Status, now: float) -> bool:
     last = status.attempt
     written = last is None or last.exit_code is not None or now - ended_at(status) >= ARRIVAL_SECONDS
     return status.state.ended and status.sure and written
-
-
-def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:
-    """Why an old run is kept."""
-    run = status.record.run.id
-    if not status.record.is_ours:
-        return "belongs to another user"
-    if not status.sure:
-        return "Slurm does not report whether it has ended"
-    if waits := needed.get(run) or needed.get(submission(run)):
-        return f"{waits} is waiting for it"
-    if best:
-        return f"the best of {status.record.job.name}: {best.metric.label} {best.metric.text(best.value)}"
-    return ""

@@ -137,7 +137,14 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
 
 def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offers:
     """The keys of a job of `workload`, or of any, up to the `=`; after it the values, if they can be listed."""
-    keys = dict(_leaves({**schema["properties"], "train": _train(schema, workload)}))
+    train = schema["properties"]["train"]  # of all workloads
+    each: Mapping[str, Any] | None = schema
+    while each:
+        if each["if"]["properties"]["workload"]["const"] == workload:
+            train = each["then"]["properties"]["train"]
+            break
+        each = each.get("else")
+    keys = dict(_leaves({**schema["properties"], "train": train}))
     key, equals, _ = typed.partition("=")
     if not equals:
         return {name: of["description"] for name, of in keys.items()}
@@ -145,18 +152,6 @@ def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offer
     listed: list[str] = next((one["enum"] for one in (of, *of.get("anyOf", ())) if "enum" in one), [])
     values = ["true", "false"] if of.get("type") == "boolean" else listed
     return {f"{key}={value}": "" for value in values}
-
-
-def _train(schema: Mapping[str, Any], workload: str) -> Mapping[str, Any]:
-    """The schema of [train] for `workload`, or of all workloads if unknown."""
-    each: Mapping[str, Any] | None = schema
-    while each:
-        if each["if"]["properties"]["workload"]["const"] == workload:
-            found: Mapping[str, Any] = each["then"]["properties"]["train"]
-            return found
-        each = each.get("else")
-    every: Mapping[str, Any] = schema["properties"]["train"]
-    return every
 
 
 def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -270,7 +265,18 @@ def far_names(cluster: str, host: str) -> list[str]:
         from clusterctl.launcher.remote.ssh import socket_of
 
         if socket_of(host).exists():
-            _ask_from_behind(cluster)
+            import subprocess
+
+            from clusterctl.shared.record.interpreter import environment, with_packages
+
+            subprocess.Popen(  # `main`, in the background: it may take longer than anyone waits for a completion
+                with_packages(sys.executable, "-m", __name__, cluster),
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
             while time.monotonic() < deadline and not kept.exists():
                 time.sleep(0.02)
@@ -284,21 +290,6 @@ def _kept(cluster: str) -> Path:
 
     name = hashlib.sha256(os.fsencode(os.path.abspath(cluster) if "/" in cluster else cluster)).hexdigest()[:16]  # noqa: PTH100
     return cache_folder() / "remote" / "names" / f"{name}.json"
-
-
-def _ask_from_behind(cluster: str) -> None:
-    import subprocess
-
-    from clusterctl.shared.record.interpreter import environment, with_packages
-
-    subprocess.Popen(
-        with_packages(sys.executable, "-m", __name__, cluster),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def main(cluster: str) -> None:

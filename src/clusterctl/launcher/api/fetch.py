@@ -67,11 +67,7 @@ def _bring(place: RemoteCluster, name: str, archive: Path, *, weights: bool) -> 
     words = ["export", name, "--work", "--output", "-", *([] if weights else ["--no-weights"])]
     printed = Printed()
     with archive.open("wb") as file:
-
-        def write(data: bytes) -> None:
-            file.write(data)
-
-        callbacks = Callbacks(write, printed.take)
+        callbacks = Callbacks(file.write, printed.take)
         code = Conversation(place.host, place.cluster.remote_python, request(place, words), callbacks).result()
     if code:
         lines = dict(line.partition(": ")[::2] for line in printed.text.splitlines())

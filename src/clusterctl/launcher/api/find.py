@@ -206,7 +206,16 @@ def query(
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _states(_several(state)), age_seconds("since", since), frozenset(_several(tag)))
+    words, states = _several(state), set[State]()
+    known = {one.value: frozenset({one}) for one in State} | STATE_GROUPS
+    for word in ",".join(words).split(",") if words else ():
+        if word not in known:
+            close = nearest(word, known)
+            raise UsageError(
+                f"no such state: {word}", f"did you mean {close}?" if close else f"one of {', '.join(known)}"
+            )
+        states |= known[word]
+    wanted = Filter(_several(name), frozenset(states), age_seconds("since", since), frozenset(_several(tag)))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or counted or wanted.needs_reading))
     if not many:
@@ -223,19 +232,6 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
-
-
-def _states(words: tuple[str, ...]) -> frozenset[State]:
-    """The states named by `words`, which may be comma-separated."""
-    states: set[State] = set()
-    known = {state.value: frozenset({state}) for state in State} | STATE_GROUPS
-    for word in ",".join(words).split(",") if words else ():
-        if word not in known:
-            close = nearest(word, known)
-            hint = f"did you mean {close}?" if close else f"one of {', '.join(known)}"
-            raise UsageError(f"no such state: {word}", hint)
-        states |= known[word]
-    return frozenset(states)
 
 
 def age_seconds(argument: str, age: str | float | None) -> float | None:

@@ -10,7 +10,6 @@ from clusterctl.launcher.cli.remote import remotely
 _NAMES = click.Choice(
     ["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag", "igb-heterogeneous"]
 )
-_SCALE = click.FloatRange(0, 100, min_open=True)
 _ROOT = click.option("--root", metavar="DIR", required=True, help="Data set folder, shared by all nodes.")
 _CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster whose Python and runs folder to use.")
 

@@ -11,7 +11,7 @@ import socket
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from clusterctl.launcher.api.remote import request as api
 from clusterctl.launcher.api.remote.request import Payload, Sends, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.plain import ForeignOutput, plain
-from clusterctl.launcher.display.terminal import shown
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:
@@ -77,8 +76,13 @@ class Forwarded:
             return self._write_here()
         if self.manner.port:
             return self._show_dashboard()
-        if self.manner.tunnel:
-            return self._open_tunnel(self.manner.tunnel(self.values))
+        if self.manner.tunnel:  # the command there connects to the node, and this machine listens
+            end = self.manner.tunnel(self.values)
+            with end.in_background() as (given, put):
+                code = self._talk(self.words, output=put, given=given)
+            if end.ended:
+                click.echo(plain(f"the tunnel ended: {end.ended}"), err=True)
+            return 0 if end.ended else code
         code = self._talk(self.words)
         if code or self._waits_for is None:
             return code
@@ -110,24 +114,18 @@ class Forwarded:
         if not self.manner.job:
             return Payload()
         values = self.values
-
-        def load(large: bool) -> Payload:
-            with shown() as progress:
-                payload = load_payload(
-                    self.place.cluster,
-                    values[self.manner.job],
-                    stage=values.get("stage"),
-                    program=values.get("program", ()),
-                    overrides=options.typed_settings(values),
-                    sends=Sends.CODE if self.manner.code and values["dry_run"] != "script" else Sends.VARIABLES,
-                    large=large,
-                    progress=progress,
-                )
-            if file := values.get("sweep_file"):
-                payload.others.append(text_file(Path(file)))
-            return payload
-
+        load = partial(
+            load_payload,
+            self.place.cluster,
+            values[self.manner.job],
+            stage=values.get("stage"),
+            program=values.get("program", ()),
+            overrides=options.typed_settings(values),
+            sends=Sends.CODE if self.manner.code and values["dry_run"] != "script" else Sends.VARIABLES,
+        )
         payload = options.asked_if_large(load, large=bool(values.get("large_code")))
+        if file := values.get("sweep_file"):
+            payload.others.append(text_file(Path(file)))
         for line in (line for project in payload.projects for line in project.ignored):
             options.warn(f"code: ignored: {line}")
         return payload
@@ -163,7 +161,11 @@ class Forwarded:
 
     def _show_dashboard(self) -> int:
         """Run the dashboard there on a free port and forward that port to this machine."""
-        self._port = self.values["port"] or _free_port()
+        self._port = self.values["port"] or 0
+        if not self._port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self._port = free.getsockname()[1]
         try:
             return self._talk(_without(self.words, "--port"))
         finally:
@@ -185,14 +187,6 @@ class Forwarded:
         if self._brought is not None:
             api.leave_port(self.place.host, self._port, self._brought)
             self._brought = None
-
-    def _open_tunnel(self, end: ListeningEnd) -> int:
-        """Let the command there connect to the node, and this machine listen."""
-        with end.in_background() as (given, put):
-            code = self._talk(self.words, output=put, given=given)
-        if end.ended:
-            click.echo(plain(f"the tunnel ended: {end.ended}"), err=True)
-        return 0 if end.ended else code
 
     def _talk(
         self,
@@ -265,12 +259,6 @@ def _without(words: Sequence[str], name: str) -> list[str]:
     return kept + left
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _yes_or_no() -> bytes:
     """The user's answer to a question for confirmation; anything else that was typed stays here."""
     typed = sys.stdin.readline() if sys.stdin else ""
@@ -290,7 +278,14 @@ def _to(descriptor: int, *, filtered: bool) -> Callable[[bytes], None]:
 
 
 def _notice(text: str) -> None:
-    click.echo(text + ("\r" if _is_raw() else ""), err=True)
+    """Print a line to stderr; a raw terminal does not return to its beginning by itself."""
+    import termios
+
+    try:
+        is_raw = not termios.tcgetattr(2)[1] & termios.OPOST
+    except (OSError, termios.error):
+        is_raw = False
+    click.echo(text + ("\r" if is_raw else ""), err=True)
 
 
 @contextmanager
@@ -314,13 +309,17 @@ def _forwarded_terminal(*, interactive: bool) -> Iterator[api.Signals]:
         signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGWINCH, resize)
     waker_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    modes = _made_raw() if interactive else None
+    modes = None
+    if interactive and _is_terminal(0) and _is_terminal(1):
+        import termios
+        import tty
+
+        modes = termios.tcgetattr(0)
+        tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps pending input
     try:
         yield signals
     finally:
         if modes is not None:
-            import termios
-
             with suppress(OSError):
                 termios.tcsetattr(0, termios.TCSADRAIN, modes)
         signal.set_wakeup_fd(waker_before)
@@ -330,29 +329,8 @@ def _forwarded_terminal(*, interactive: bool) -> Iterator[api.Signals]:
         os.close(waker)
 
 
-def _made_raw() -> list[Any] | None:
-    """Put the terminal into raw mode; its earlier modes, or None without a terminal."""
-    if not (_is_terminal(0) and _is_terminal(1)):
-        return None
-    import termios
-    import tty
-
-    modes = termios.tcgetattr(0)
-    tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps pending input
-    return modes
-
-
 def _is_terminal(descriptor: int) -> bool:
     try:
         return os.isatty(descriptor)
     except OSError:
-        return False
-
-
-def _is_raw() -> bool:
-    import termios
-
-    try:
-        return not termios.tcgetattr(2)[1] & termios.OPOST
-    except (OSError, termios.error):
         return False

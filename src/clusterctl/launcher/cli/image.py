@@ -145,8 +145,14 @@ def run(
       clusterctl image run --mount . ./mine.sqsh -- python train.py
     """
     words = command[1:] if command[:1] == ("--",) else command
+    variables = {}
+    for name, equals, value in (setting.partition("=") for setting in settings):
+        if not name or (not equals and name not in os.environ):
+            hint = "write NAME=VALUE, or the NAME of a variable that is set here"
+            raise UsageError(f"--env: not a variable: {name}{equals}{value}", hint)
+        variables[name] = value if equals else os.environ[name]
     view = api.ContainerView(image=image, mounts=tuple(map(api.mount_of, mounts)), **manner)
-    argv, environment, unpacks = api.in_image(view, words, dict(map(_variable, settings)), cluster)
+    argv, environment, unpacks = api.in_image(view, words, variables, cluster)
     if sys.stderr.isatty() and unpacks:
         click.echo(f"unpacking {unpacks} (once only)", err=True)
     sys.stdout.flush()
@@ -236,13 +242,3 @@ def _show_made(made: api.Image, how: str) -> None:
     assert made.record is not None
     click.echo(f"{how}, {made.record.size / 2**20:.0f} MiB", err=True)
     click.echo(plain(os.fspath(made.path)))
-
-
-def _variable(setting: str) -> tuple[str, str]:
-    """Parse NAME=VALUE, or the NAME of a variable that is set here."""
-    name, equals, value = setting.partition("=")
-    if not name or (not equals and name not in os.environ):
-        raise UsageError(
-            f"--env: not a variable: {setting}", "write NAME=VALUE, or the NAME of a variable that is set here"
-        )
-    return name, value if equals else os.environ[name]

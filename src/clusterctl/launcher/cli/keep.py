@@ -18,7 +18,7 @@ from clusterctl.launcher.api.fetch import fetch as fetch_run
 from clusterctl.launcher.api.find import checkable, find, query
 from clusterctl.launcher.api.notify import Outcome, notify_about, points_copied, tracking
 from clusterctl.launcher.api.remote.cluster import remote_cluster as place_of
-from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
+from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_csv, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.plain import as_bytes, plain
 from clusterctl.shared.errors import UsageError
@@ -231,7 +231,7 @@ def usage(run: str | None, output: str, by: str | None, since: str | None, clust
     if output == "json":
         echo_json(record)
     elif output == "csv":
-        _write_csv(list(record["total"]), record["rows"])
+        echo_csv(list(record["total"]), record["rows"])
     elif found.rows:
         from clusterctl.launcher.display import tables, terminal  # rich: for people only
 
@@ -246,18 +246,10 @@ def _show_run(name: str, cluster: str | None, output: str) -> None:
     if output == "json":
         echo_json(json_output.run_usage(found))
     elif output == "csv":
-        _write_csv(list(found.needs.memory._fields), [one._asdict() for one in found.needs.all])
+        echo_csv(list(found.needs.memory._fields), [one._asdict() for one in found.needs.all])
     else:
         from clusterctl.launcher.display import tables, terminal
 
         tables.show_run_usage(terminal.data(), found)
         click.echo("\n".join(terminal.fitted([tables.note_on_usage(found)], sys.stderr)), err=True)
     warn_of(found.problems)
-
-
-def _write_csv(columns: list[str], rows: list[dict[str, Any]]) -> None:
-    import csv
-
-    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)

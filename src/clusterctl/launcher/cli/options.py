@@ -15,7 +15,8 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
@@ -191,29 +192,52 @@ def typed_settings(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:
-    """Raise UsageError if flags of `waiting_options` contradict each other."""
-    if dry_run and (hold or follow or wait):
-        raise UsageError("--dry-run cannot be combined with --hold, --follow or --wait", "leave one of them out")
-    if hold and (follow or wait):
-        raise UsageError("--hold with --follow or --wait would wait forever", "leave one of them out")
-    if follow and wait:
-        raise UsageError("--follow and --wait cannot be combined", "leave one of them out")
-    if timeout is not None and (not wait or math.isnan(timeout)):
-        raise UsageError("--timeout needs --wait and a number of seconds", "for example --wait --timeout 600")
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """The command line of a command that starts runs. `settings` includes those of short flags, such as --nodes."""
 
+    cluster: str | None
+    settings: tuple[str, ...]
+    hold: bool
+    follow: bool
+    wait: bool
+    timeout: float | None
 
-def await_end(runs: Iterable[Run | Sweep], follow: bool, wait: bool, timeout: float | None) -> None:
-    """Follow `runs` or wait for them, depending on the flags; raises RunFailed or SweepFailed if one did not finish."""
-    if not (follow or wait):
-        return
+    @classmethod
+    def of(cls, typed: Mapping[str, Any]) -> Self:
+        """The request from click's parameters."""
+        own = {one.name: typed[one.name] for one in fields(cls)}
+        return cls(**{**own, "settings": tuple(typed_settings(typed))})
 
-    from clusterctl.launcher.api.remote.operations import client_data
+    def check_waiting(self, *, dry_run: bool = False) -> None:
+        """Raise UsageError if flags of `waiting_options` contradict each other."""
+        if dry_run and (self.hold or self.follow or self.wait):
+            raise UsageError("--dry-run cannot be combined with --hold, --follow or --wait", "leave one of them out")
+        if self.hold and (self.follow or self.wait):
+            raise UsageError("--hold with --follow or --wait would wait forever", "leave one of them out")
+        if self.follow and self.wait:
+            raise UsageError("--follow and --wait cannot be combined", "leave one of them out")
+        if self.timeout is not None and (not self.wait or math.isnan(self.timeout)):
+            raise UsageError("--timeout needs --wait and a number of seconds", "for example --wait --timeout 600")
 
-    if client := client_data():  # the machine where it was typed asks for that, and again if the connection breaks
-        deque(client.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
-    else:
-        follow_or_wait(runs, follow=follow, timeout=timeout)
+    def await_end(self, runs: Iterable[Run | Sweep]) -> None:
+        """Follow `runs` or wait for them, if asked to; raises RunFailed or SweepFailed if one did not finish."""
+        if not (self.follow or self.wait):
+            return
+        from clusterctl.launcher.api.remote.operations import client_data
+
+        if client := client_data():  # the machine where it was typed asks for that, also if the connection breaks
+            asked = {"ids": [run.id for run in runs], "follow": self.follow, "timeout": self.timeout}
+            deque(client.ask({"wait": asked}), maxlen=0)
+        else:
+            follow_or_wait(runs, follow=self.follow, timeout=self.timeout)
+
+    def await_run(self, run: Run, where: str, *, also: str = "") -> None:
+        """`await_end` of one run; if nobody waits, print the next command to type, at a terminal only."""
+        if sys.stderr.isatty() and not (self.follow or self.wait):
+            first = f"clusterctl release {run.id}" if self.hold else f"clusterctl logs -f {run.id}"
+            click.echo(f"{where} on {run.cluster.name}\n{with_flags(f'next: {first}{also}')}", err=True)
+        self.await_end([run])
 
 
 def follow_or_wait(runs: Iterable[Run | Sweep], *, follow: bool, timeout: float | None) -> None:
@@ -228,15 +252,16 @@ def follow_or_wait(runs: Iterable[Run | Sweep], *, follow: bool, timeout: float 
         run.wait(timeout)
 
 
-def echo_next(run: Run, where: str, *, hold: bool, also: str = "") -> None:
-    """Print the next command to type, at a terminal only."""
-    if sys.stderr.isatty():
-        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
-        click.echo(f"{where} on {run.cluster.name}\n{with_flags(f'next: {first}{also}')}", err=True)
-
-
 def echo_json(record: Mapping[str, Any]) -> None:
     click.echo(json.dumps(record, indent=1))
+
+
+def echo_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    import csv
+
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def warn(message: str, hint: str = "") -> None:
@@ -273,19 +298,22 @@ def warn_of(problems: Iterable[Any]) -> None:
             warn(problem.message, problem.hint)
 
 
-def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
-    """`call(large)`; at a terminal, the user may confirm copying a large project."""
+def asked_if_large(call: Callable[..., Found], *, large: bool) -> Found:
+    """`call(large_code=, progress=)`; at a terminal, the user may confirm copying a large project."""
     from clusterctl.launcher.api.submitting.submit import LargeCode
+    from clusterctl.launcher.display.terminal import shown
 
-    try:
-        return call(large)
-    except LargeCode as found:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise
-        warn(found.message)
-        if not click.confirm("Copy all of it?", err=True):
-            raise
-        return call(True)
+    while True:
+        try:
+            with shown() as progress:
+                return call(large_code=large, progress=progress)
+        except LargeCode as found:
+            if large or sys.stdin is None or not sys.stdin.isatty():
+                raise
+            warn(found.message)
+            if not click.confirm("Copy all of it?", err=True):
+                raise
+            large = True
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 # `clusterctl rerun`: submit a new run with the code and settings of an earlier one.
 
 
+@dataclass(frozen=True, kw_only=True)
+class RerunRequest(options.Starting):
+    """The command line of `rerun`."""
+
+    name: str
+    dry_run: bool
+    in_allocation: str | None
+    output: str
+
+
 @click.command(short_help="Submit a new run with the code and settings of an earlier one")
 @click.argument("name", metavar="RUN")
 @click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
@@ -38,20 +49,7 @@ if TYPE_CHECKING:
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
 @remotely(changes=True, restarts=True)
-def rerun(
-    name: str,
-    cluster: str | None,
-    settings: tuple[str, ...],
-    new_name: str | None,
-    dry_run: bool,
-    in_allocation: str | None,
-    hold: bool,
-    follow: bool,
-    wait: bool,
-    timeout: float | None,
-    output: str,
-    **shortcuts: Any,
-) -> None:
+def rerun(**typed: Any) -> None:
     """Submit a new run with RUN's code and configuration, and the given changes.
 
     RUN may be running, finished or failed. The code is the copy submitted with RUN, even if the project has changed
@@ -63,36 +61,35 @@ def rerun(
       clusterctl rerun @last --set train.seed=1 --name cora-seed-1
       clusterctl rerun cora --nodes 4 --dry-run
     """
-    options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
-    from clusterctl.launcher.api.find import find
     from clusterctl.launcher.api.submitting import rerun as api
-    from clusterctl.launcher.api.submitting import start
     from clusterctl.launcher.display.terminal import shown
 
-    earlier = find(name, cluster)
-    given = options.typed_settings({"settings": settings, "new_name": new_name, **shortcuts})
-    if dry_run:
+    request = RerunRequest.of(typed)
+    request.check_waiting(dry_run=request.dry_run)
+    cluster, changed = request.cluster, request.settings
+    earlier = find(request.name, cluster)
+    if request.dry_run:
         from clusterctl.launcher.cli.submit import show_plan
 
-        plan = api.plan(earlier.directory, cluster, overrides=given, in_allocation=in_allocation)
+        plan = api.plan(earlier.directory, cluster, overrides=changed, in_allocation=request.in_allocation)
         show_plan(plan, ask_slurm=False)
         _show_changes(earlier.id, plan.changes)
         return
     with shown() as progress:
-        run = start.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
+        run = earlier.rerun(
+            cluster, overrides=changed, in_allocation=request.in_allocation, hold=request.hold, progress=progress
+        )
     changes = api.changes(run.directory)
     _show_changes(earlier.id, changes)
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
-    if output == "json":
+    if request.output == "json":
         from clusterctl.launcher.api import json_output
 
         click.echo(json.dumps(json_output.submitted_again(run, earlier, changes)))
     else:
         click.echo(run.id)
-    if not (follow or wait):
-        options.echo_next(run, f"job {run.job_id}", hold=hold, also=f"\n      clusterctl diff {earlier.id} {run.id}")
-    options.await_end([run], follow, wait, timeout)
+    request.await_run(run, f"job {run.job_id}", also=f"\n      clusterctl diff {earlier.id} {run.id}")
 
 
 def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
@@ -174,6 +171,17 @@ def release(name: str, cluster: str | None) -> None:
     click.echo(f"released {held.id}", err=True)
 
 
+# `clusterctl resume`: restart an unfinished run, or those of a sweep.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(options.Starting):
+    """The command line of `resume`."""
+
+    name: str
+    axes: tuple[str, ...]
+
+
 @click.command(short_help="Restart an unfinished run from its last checkpoint")
 @click.argument("name", metavar="RUN|SWEEP")
 @click.option("--cluster", metavar="NAME", help="Where to run; default: where it ran before.")
@@ -181,17 +189,7 @@ def release(name: str, cluster: str | None) -> None:
 @options.sweep_options
 @options.waiting_options
 @remotely(changes=True, restarts=True)
-def resume(
-    name: str,
-    cluster: str | None,
-    settings: tuple[str, ...],
-    axes: tuple[str, ...],
-    hold: bool,
-    follow: bool,
-    wait: bool,
-    timeout: float | None,
-    **shortcuts: str | None,
-) -> None:
+def resume(**typed: Any) -> None:
     """Restart RUN from its last checkpoint after it failed, timed out, or was cancelled, preempted or lost.
 
     This starts a new attempt of the same run with the same code; resources and most training settings may be changed.
@@ -206,34 +204,33 @@ def resume(
       clusterctl resume @last --nodes 4 --time 8h
       clusterctl resume cora-20260131-120000-1a2b --sweep train.seed=0..9
     """
-    from clusterctl.launcher.api.find import find
     from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
-    from clusterctl.launcher.api.sweeps import sweep_meant
     from clusterctl.launcher.display.terminal import shown
 
-    options.check_waiting(hold, follow, wait, timeout)
-    changes = options.typed_settings({"settings": settings, **shortcuts})
+    request = ResumeRequest.of(typed)
+    request.check_waiting()
+    name, cluster, changes = request.name, request.cluster, request.settings
     if sweep := sweep_meant(name, cluster):
-        from clusterctl.launcher.cli.submit import resume_sweep
+        from clusterctl.launcher.cli.submit import announce
 
-        if changes or follow:
+        if changes or request.follow:
             raise UsageError(
                 "a sweep cannot be changed or followed when resumed", f"resume one run: clusterctl resume {sweep.id}.0"
             )
-        resume_sweep(sweep, cluster, axes, hold=hold)
-        options.await_end([sweep], False, wait, timeout)
+        with shown() as progress:
+            sweep = sweep.resume(cluster, axes=request.axes, hold=request.hold, progress=progress)
+        announce(sweep)
+        request.await_end([sweep])
         return
-    if axes:
+    if request.axes:
         raise UsageError(
             f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep KEY=VALUES"
         )
     with shown() as progress:
         run = find(name, cluster)
-        again = resume_alone(run.directory, cluster, overrides=changes, hold=hold, progress=progress)
+        again = resume_alone(run.directory, cluster, overrides=changes, hold=request.hold, progress=progress)
         later = resume_later(run.directory, progress)
     options.show_batches(run.batches)
     options.warn_of(again.warnings)
     click.echo("\n".join([run.id, *(one.id for one in later)]))
-    if not (follow or wait):
-        options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
-    options.await_end([run], follow, wait, timeout)
+    request.await_run(run, f"attempt {len(run.directory.attempts())}")

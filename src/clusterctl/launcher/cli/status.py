@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
@@ -16,25 +16,92 @@ from clusterctl.launcher.api.find import Listing, State, in_order, query
 from clusterctl.launcher.api.jobs import jobs, jobs_named, plain_job
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.options import echo_json, warn_of, with_flags
+from clusterctl.launcher.cli.options import echo_csv, echo_json, warn_of, with_flags
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from clusterctl.launcher.api.find import Query, RunStatuses
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.display.explanation import Causes
-    from clusterctl.shared.errors import ConfigError, SlurmError
-
-    Problems = tuple[ConfigError | SlurmError, ...]
 
 Look = TypeVar("Look")
 LOOK_SECONDS = 2.0
 _DEFAULT_COUNT = 10
-_OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
+_TABLES = ("table", "wide")
+_OUTPUTS = [*_TABLES, "json", "jsonl", "csv"]
 _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
+
+
+class _Filters(TypedDict):
+    name: tuple[str, ...]
+    state: tuple[str, ...]
+    tag: tuple[str, ...]
+    since: str | None
+    count: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `status`."""
+
+    names: tuple[str, ...]
+    count: int | None
+    everything: bool
+    all_jobs: bool
+    name: tuple[str, ...]
+    state: tuple[str, ...]
+    tag: tuple[str, ...]
+    since: str | None
+    metric: str | None
+    sort: str | None
+    roles: bool
+    watch: bool
+    output: str
+    cluster: str | None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only some runs are to be shown, but not by their names."""
+        return bool(self.name or self.state or self.since or self.tag)
+
+    @property
+    def has_several_clusters(self) -> bool:
+        return "," in (self.cluster or "")
+
+    @property
+    def filters(self) -> _Filters:
+        most = None if self.everything else self.count or _DEFAULT_COUNT
+        return {"name": self.name, "state": self.state, "tag": self.tag, "since": self.since, "count": most}
+
+    def query(self, names: Iterable[str]) -> Query:
+        """The runs called `names`, else those that the options select."""
+        return query(names, **self.filters, cluster=self.cluster, counted=self.watch)
+
+    def check(self) -> None:
+        """Raise UsageError for options that cannot be combined."""
+        if self.names and (self.narrowed or self.everything or self.count):
+            raise UsageError(
+                "RUN cannot be combined with -n, -a, --name, --state, --tag or --since", "leave one of them out"
+            )
+        if self.roles and (not self.names or self.watch or self.all_jobs or self.output not in _TABLES):
+            raise UsageError(
+                "--roles shows named runs once, as a table", "for example: clusterctl status @last --roles"
+            )
+
+    def check_once(self, of_jobs: bool) -> None:
+        """Raise UsageError for options that do not go with what is shown: Slurm jobs, changes, several clusters."""
+        once = bool(self.watch or self.metric or self.sort or self.output in ("jsonl", "csv"))
+        if of_jobs and (once or self.has_several_clusters):
+            raise UsageError("Slurm jobs can only be shown once, as a table or json", "leave out the other options")
+        if self.watch and self.output in ("json", "csv"):
+            hint = "use -o jsonl, which prints a line whenever a run changes"
+            raise UsageError(f"--watch cannot write {self.output}", hint)
+        if self.has_several_clusters and (once or self.names):
+            hint = "choose one: --cluster NAME"
+            raise UsageError("several clusters can only be shown once, as a table or json", hint)
 
 
 @click.command(short_help="Show runs: state, progress, accuracy")
@@ -57,18 +124,7 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
 @remotely(watch="watch")
-def status(
-    names: tuple[str, ...],
-    count: int | None,
-    everything: bool,
-    all_jobs: bool,
-    watch: bool,
-    output: str,
-    metric: str | None,
-    sort: str | None,
-    roles: bool,
-    **chosen: Any,
-) -> None:
+def status(**typed: Any) -> None:
     """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
 
     A sweep is listed on one line. To see its runs and their settings, name it. JOBID is a Slurm job of yours that
@@ -82,68 +138,72 @@ def status(
       clusterctl status @last -o json
       clusterctl status --all-jobs
     """
-    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"] or chosen["tag"])
-    if names and (narrowed or everything or count):
-        raise UsageError(
-            "RUN cannot be combined with -n, -a, --name, --state, --tag or --since", "leave one of them out"
-        )
-    if roles and (not names or watch or all_jobs or output not in ("table", "wide")):
-        raise UsageError("--roles shows named runs once, as a table", "for example: clusterctl status @last --roles")
-    job_ids = {name: job_id for name in names if (job_id := plain_job(name, chosen["cluster"]))}
-    if all_jobs or job_ids:
-        if watch or metric or sort or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):
-            raise UsageError("Slurm jobs can only be shown once, as a table or json", "leave out the other options")
-        runs = [name for name in names if name not in job_ids]
-        wanted = query(runs, **chosen, count=None if everything else count or _DEFAULT_COUNT)
-        _show_jobs(
-            wanted if runs or not names else None, [*job_ids.values()], chosen["cluster"], output, all_jobs=all_jobs
-        )
-        return
-    if watch and output in ("json", "csv"):
-        raise UsageError(f"--watch cannot write {output}", "use -o jsonl, which prints a line whenever a run changes")
-    most = None if everything else count or _DEFAULT_COUNT
-    if chosen["cluster"] and "," in chosen["cluster"]:
-        if names or watch or metric or sort or output in ("jsonl", "csv"):
-            raise UsageError(
-                "several clusters can only be shown once, as a table or json", "choose one: --cluster NAME"
-            )
-        _show_clusters(chosen.pop("cluster").split(","), output, count=most, **chosen)
-        return
-    wanted = query(names, **chosen, count=most, counted=watch)
-    sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
-    if metric and sweep is None:
+    request = Request(**typed)
+    request.check()
+    job_ids = {name: job_id for name in request.names if (job_id := plain_job(name, request.cluster))}
+    of_jobs = bool(request.all_jobs or job_ids)
+    request.check_once(of_jobs)
+    if of_jobs:
+        _show_jobs(request, job_ids)
+    elif request.has_several_clusters:
+        _show_clusters(request)
+    else:
+        _show_runs(request)
+
+
+def _show_runs(request: Request) -> None:
+    """Show the runs once, or repeatedly with --watch."""
+    wanted = request.query(request.names)
+    sweep = sweep_meant(request.names[0], request.cluster) if len(request.names) == 1 else None
+    if request.metric and sweep is None:
         raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
-    look = _Looking(wanted, sweep, metric, sort.lower() if sort else None)
-    if watch:
-        _watch(look, output)
+    look = _Looking(wanted, sweep, request.metric, request.sort.lower() if request.sort else None)
+    if request.watch:
+        _watch(look, request.output)
         return
-    if output in ("table", "wide"):
+    if request.output in _TABLES:
         from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
 
         listing = look.listing()
         any_found, problems = bool(listing.rows), listing.problems
         if listing.rows:
-            runs_table.show_runs(terminal.data(), listing, wide=output == "wide")
-            if roles:
-                _show_roles(wanted, listing)
+            runs_table.show_runs(terminal.data(), listing, wide=request.output == "wide")
+            if request.roles:
+                from clusterctl.launcher.display import tables
+
+                runs = [Run(wanted.folder / row.run) for row in listing.rows]
+                roles = [(run.id, run.roles()) for run in runs if run.path.is_dir()]
+                if not tables.show_roles(terminal.data(), roles):
+                    click.echo("no roles: each of these runs has a single program", err=True)
             if sweep is None:
                 _show_cause(wanted, listing)
-        if not any_found and not problems:
+        elif not problems:
             none_yet = "no runs yet; try: clusterctl submit cora --follow"
-            click.echo("no matching runs" if narrowed else with_flags(none_yet), err=True)
+            click.echo("no matching runs" if request.narrowed else with_flags(none_yet), err=True)
     else:
-        any_found, problems = _show_data(look.statuses(), output)
-    if names and not any_found:
+        found = look.statuses()
+        any_found, problems = bool(found.statuses), found.problems
+        if request.output == "json":
+            echo_json(json_output.status(found))
+        elif request.output == "jsonl":
+            for run in json_output.runs(found):
+                click.echo(json.dumps(run))
+        else:
+            echo_csv(*json_output.flat(json_output.runs(found)))
+    if request.names and not any_found:
         raise problems[0]
     warn_of(problems)
 
 
-def _show_jobs(wanted: Query | None, job_ids: list[str], cluster: str | None, output: str, *, all_jobs: bool) -> None:
-    """Show the runs of `wanted`, if any, and jobs that are not runs: those named, or all of this user."""
-    named = jobs_named(job_ids, cluster) if job_ids else []
+def _show_jobs(request: Request, job_ids: Mapping[str, str]) -> None:
+    """Show Slurm jobs that are not runs: those in `job_ids`, by the name typed, or all. The other names are runs."""
+    names = [name for name in request.names if name not in job_ids]
+    wanted = request.query(names) if names or not request.names else None
+    named = jobs_named([*job_ids.values()], request.cluster) if job_ids else []
     known = {job.job_id for job in named}
-    shown = [*named, *(job for job in (jobs(cluster) if all_jobs else ()) if job.job_id not in known)]
-    if output == "json":
+    others = jobs(request.cluster) if request.all_jobs else ()
+    shown = [*named, *(job for job in others if job.job_id not in known)]
+    if request.output == "json":
         looked = wanted.look() if wanted else None
         echo_json(json_output.with_jobs(looked, shown, time.time()))
         warn_of(looked.problems if looked else ())
@@ -152,29 +212,29 @@ def _show_jobs(wanted: Query | None, job_ids: list[str], cluster: str | None, ou
 
     console = terminal.data()
     if wanted and (listing := _Looking(wanted).listing()).rows:
-        runs_table.show_runs(console, listing, wide=output == "wide")
+        runs_table.show_runs(console, listing, wide=request.output == "wide")
         warn_of(listing.problems)
         if shown:
             console.print()
     if shown:
         tables.show_jobs(console, shown, time.time())
-    elif all_jobs:
+    elif request.all_jobs:
         click.echo("no other jobs", err=True)
 
 
-def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
+def _show_clusters(request: Request) -> None:
     """Show the runs of several clusters, each with the age of its data."""
     from clusterctl.launcher.api.several_clusters import look_at
     from clusterctl.launcher.display import tables, terminal
 
-    named = [*dict.fromkeys(filter(None, clusters))]
-    if not named:
+    clusters = [*dict.fromkeys(filter(None, (request.cluster or "").split(",")))]
+    if not clusters:
         raise UsageError("no cluster named", "for example --cluster NAME,NAME")
-    found = [tables.if_shown(one) for one in look_at(named, **wanted)]
-    if output == "json":
+    found = [tables.if_shown(one) for one in look_at(clusters, **request.filters)]
+    if request.output == "json":
         echo_json(json_output.clusters(found))
     else:
-        tables.show(terminal.data(), found, wide=output == "wide")
+        tables.show(terminal.data(), found, wide=request.output == "wide")
     warn_of(
         problem for one in found for problem in (one.problem, *(one.found.problems if one.found else ())) if problem
     )
@@ -223,15 +283,6 @@ class _Looking:
         return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
 
 
-def _show_roles(wanted: Query, found: Listing) -> None:
-    """Show a line for each role of the runs."""
-    from clusterctl.launcher.display import tables, terminal
-
-    folders = [(row.run, wanted.folder / row.run) for row in found.rows]
-    if not tables.show_roles(terminal.data(), [(name, Run(path).roles()) for name, path in folders if path.is_dir()]):
-        click.echo("no roles: each of these runs has a single program", err=True)
-
-
 def _show_cause(wanted: Query, found: Listing) -> None:
     """Show on one line why the newest run ended, unless it finished."""
     newest = found.rows[0]
@@ -246,22 +297,6 @@ def _show_cause(wanted: Query, found: Listing) -> None:
     if status.state is not State.CANCELLED or status.reason:  # cancelled before it started
         lines = (f"{status.state}: {first_cause(status)}", with_flags(f"next: clusterctl why {newest.run}"))
         click.echo("\n".join(terminal.fitted(lines, sys.stderr)), err=True)
-
-
-def _show_data(found: RunStatuses, output: str) -> tuple[bool, Problems]:
-    if output == "json":
-        echo_json(json_output.status(found))
-    elif output == "jsonl":
-        for run in json_output.runs(found):
-            click.echo(json.dumps(run))
-    else:
-        import csv
-
-        columns, rows = json_output.flat(json_output.runs(found))
-        writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return bool(found.statuses), found.problems
 
 
 def _watch(look: _Looking, output: str) -> None:

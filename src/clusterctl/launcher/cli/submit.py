@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
@@ -44,14 +45,12 @@ class _Swept(TypedDict):
     overrides: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Request:
-    """The command line of `submit`. `settings` includes those given by short flags, such as --nodes."""
+@dataclass(frozen=True, kw_only=True)
+class Request(options.Starting):
+    """The command line of `submit`."""
 
     job: str | None
     program: tuple[str, ...]
-    cluster: str | None
-    settings: tuple[str, ...]
     dry_run: str | None
     stage: str | None
     in_allocation: str | None
@@ -67,17 +66,7 @@ class Request:
     after: tuple[str, ...]
     after_any: tuple[str, ...]
     after_start: tuple[str, ...]
-    hold: bool
-    follow: bool
-    wait: bool
-    timeout: float | None
     output: str
-
-    @classmethod
-    def of(cls, typed: Mapping[str, Any]) -> Request:
-        """The request from click's parameters."""
-        own = {one.name: typed[one.name] for one in fields(cls)}
-        return cls(**{**own, "settings": tuple(options.typed_settings(typed))})
 
     @property
     def is_sweep(self) -> bool:
@@ -115,7 +104,7 @@ class Request:
         """Raise UsageError for options that cannot be combined."""
         if self.probe:
             self.check_probe()
-        options.check_waiting(self.hold, self.follow, self.wait, self.timeout, dry_run=bool(self.dry_run))
+        self.check_waiting(dry_run=bool(self.dry_run))
         if self.is_sweep:
             self.check_sweep("--sweep")
         elif self.samples or self.sample_seed or self.at_once or self.stop_early:
@@ -297,16 +286,31 @@ def submit(**typed: Any) -> None:
     if request.is_sweep:
         _submit_sweep(request)
         return
-    from clusterctl.launcher.api.submitting.submit import HasArray, HasStages
+    from clusterctl.launcher.api.submitting import submit as api
 
     try:
-        _submit_one(request)
-    except HasStages:
+        if request.dry_run:
+            plan = api.plan(request.job, request.cluster, **request.one)
+            ask_slurm = request.dry_run == "slurm" and not request.in_allocation
+            show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
+            return
+        from clusterctl.launcher.api.submitting import start  # a dry run does not need it
+
+        one = partial(start.submit, request.job, request.cluster, **request.one, hold=request.hold)
+        run = options.asked_if_large(one, large=request.large_code)
+    except api.HasStages:
         request.check_stages()
         _submit_stages(request)
-    except HasArray:
+        return
+    except api.HasArray:
         request.check_sweep("--array")
         _submit_sweep(request)
+        return
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    echo_run(run, request.output)
+    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
+    request.await_run(run, f"job {run.job_id}", also="\n      clusterctl status")
 
 
 def _probe(request: Request) -> None:
@@ -314,22 +318,17 @@ def _probe(request: Request) -> None:
     from clusterctl.launcher.api import json_output
     from clusterctl.launcher.api.submitting import probe as api
     from clusterctl.launcher.display import tables, terminal
-    from clusterctl.launcher.display.terminal import shown
 
-    def call(large: bool) -> api.Probe:
-        with shown() as progress:
-            return api.probe(
-                request.job,
-                request.cluster,
-                stage=request.stage,
-                program=request.program,
-                overrides=request.settings,
-                large_code=large,
-                started=lambda run: click.echo(f"{run.id}: trying it on one node until its first step", err=True),
-                progress=progress,
-            )
-
-    found = options.asked_if_large(call, large=request.large_code)
+    probe = partial(
+        api.probe,
+        request.job,
+        request.cluster,
+        stage=request.stage,
+        program=request.program,
+        overrides=request.settings,
+        started=lambda run: click.echo(f"{run.id}: trying it on one node until its first step", err=True),
+    )
+    found = options.asked_if_large(probe, large=request.large_code)
     if request.output == "json":
         options.echo_json(json_output.run_usage(found.usage))
     else:
@@ -337,33 +336,6 @@ def _probe(request: Request) -> None:
     click.echo(f"used {found.until}, on one node; later steps and evaluations may need more", err=True)
     click.echo(tables.note_on_usage(found.usage), err=True)
     found.check()
-
-
-def _submit_one(request: Request) -> None:
-    from clusterctl.launcher.api.submitting import submit as api
-
-    if request.dry_run:
-        plan = api.plan(request.job, request.cluster, **request.one)
-        ask_slurm = request.dry_run == "slurm" and not request.in_allocation
-        show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
-        return
-    from clusterctl.launcher.api.submitting import start  # a dry run needs none of them
-    from clusterctl.launcher.display.terminal import shown
-
-    def call(large: bool) -> Run:
-        with shown() as progress:
-            return start.submit(
-                request.job, request.cluster, **request.one, hold=request.hold, large_code=large, progress=progress
-            )
-
-    run = options.asked_if_large(call, large=request.large_code)
-    options.show_batches(run.batches)
-    options.warn_of(run.warnings)
-    echo_run(run, request.output)
-    options.show_advice(start.advice_on(run))  # may read many runs, and nobody should wait for the id meanwhile
-    if not (request.follow or request.wait):
-        options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
-    options.await_end([run], request.follow, request.wait, request.timeout)
 
 
 def _submit_stages(request: Request) -> None:
@@ -390,7 +362,7 @@ def _submit_stages(request: Request) -> None:
     for run in runs:
         options.warn_of(run.warnings)
         echo_run(run, request.output)
-    options.await_end(runs, False, request.wait, request.timeout)
+    request.await_end(runs)
 
 
 def _submit_sweep(request: Request) -> None:
@@ -422,7 +394,7 @@ def _submit_sweep(request: Request) -> None:
         )
     options.show_batches(sweep.runs[0].batches)
     announce(sweep, request.output)
-    options.await_end([sweep], False, request.wait, request.timeout)
+    request.await_end([sweep])
 
 
 def echo_run(run: Run, output: str) -> None:
@@ -464,14 +436,6 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
         click.echo(plan.ask_slurm(), err=True)
-
-
-def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
-    """Submit the unfinished runs again and print the sweep."""
-    from clusterctl.launcher.display.terminal import shown
-
-    with shown() as progress:
-        announce(sweep.resume(cluster, axes=axes, hold=hold, progress=progress))
 
 
 def announce(sweep: Sweep, output: str = "id") -> None:

@@ -148,7 +148,7 @@ class Session:
             if data:
                 self._complaint = (self._complaint + data)[-CHUNK:]
             elif data is not None:
-                self._ended(self._errors)
+                self._selector.unregister(self._errors)
         elif stream is self._output:
             self._receive(_read(self._output.fileno()))
         elif self._callbacks.input is not None:
@@ -161,7 +161,7 @@ class Session:
         if data is None:
             return
         if not data:
-            self._ended(self._output)
+            self._selector.unregister(self._output)
             try:
                 code = self._process.wait(_LAST_SECONDS)
             except subprocess.TimeoutExpired:  # it can close its output without ending the session
@@ -214,9 +214,6 @@ class Session:
                 yield Frame(FrameKind.DATA, piece).packed()
         yield Frame(FrameKind.DATA, b"").packed()
 
-    def _ended(self, stream: Any) -> None:
-        self._selector.unregister(stream)
-
 
 def _frames_of_file(descriptor: int) -> Iterator[bytes]:
     while data := os.read(descriptor, CHUNK):
@@ -256,8 +253,8 @@ class Repeat(Enum):
 class Callbacks:
     """The local ends of a conversation."""
 
-    output: Callable[[bytes], None]
-    errors: Callable[[bytes], None]
+    output: Callable[[bytes], object]
+    errors: Callable[[bytes], object]
     forget: Callable[[], None] = lambda: None  # called when the command is repeated: its output begins anew
     answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
     notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back

@@ -59,7 +59,9 @@ def connect(host: str, *, ask: bool = True) -> bool:
 
     With `ask` and a terminal, ssh may prompt for a password, a code, or whether to trust the host.
     """
-    with _alone(host):
+    # One process at a time: a second master would run forever without a socket.
+    with socket_of(host).with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # reliable, on a local disk
         if socket_of(host).exists():
             if _control(host, "check").returncode == 0:
                 return False
@@ -191,14 +193,6 @@ def _control(host: str, command: str, *options: str) -> subprocess.CompletedProc
     """Send a control command to the master of `host`."""
     words = ["ssh", f"-S{socket_of(host)}", f"-O{command}", *options, "--", host]
     return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-
-
-@contextmanager
-def _alone(host: str) -> Iterator[None]:
-    """Allow one process at a time: a second master would run forever without a socket."""
-    with socket_of(host).with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # reliable, on a local disk
-        yield
 
 
 def _has_terminal() -> bool:

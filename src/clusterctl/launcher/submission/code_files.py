@@ -218,18 +218,16 @@ def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | Non
     path = f"{folder}/{name}"
     if stat.S_ISREG(status.st_mode):
         return CodeFile(name, path, status.st_size, status.st_mode & 0o555, stamp=stamp_of(status))
-    return CodeFile(name, path, link=_kept_link(folder, path)) if stat.S_ISLNK(status.st_mode) else None
-
-
-def _kept_link(folder: str, path: str) -> str:
-    """The target of the link at `path` in a copy of `folder`: relative if it stays inside, otherwise absolute."""
+    if not stat.S_ISLNK(status.st_mode):
+        return None
+    # In a copy of the folder, a link that stays inside is relative, any other absolute.
     parent = os.path.dirname(path)  # noqa: PTH120 - strings: there may be thousands
     target = os.path.normpath(os.path.join(parent, os.readlink(path)))  # noqa: PTH115, PTH118
     for root in (folder, os.path.realpath(folder)):
         if target == root or target.startswith(f"{root}/"):
-            inside = target[len(root) :]
-            return os.path.relpath(folder + inside, parent)
-    return target
+            target = os.path.relpath(folder + target[len(root) :], parent)
+            break
+    return CodeFile(name, path, link=target)
 
 
 # Process many files, several at a time if they are on another machine.

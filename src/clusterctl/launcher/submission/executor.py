@@ -24,6 +24,8 @@ class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types he
     a program with several threads.
     """
 
+    job_id = ""  # once Slurm has the job
+
     def __init__(self, folder: Path, script: str, send: Callable[[Path], str], tasks: int) -> None:
         super().__init__(folder)
         self._script = script
@@ -33,13 +35,10 @@ class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types he
     def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - submitit's signature
         file = self.folder / f".submission_file_{uuid.uuid4().hex}.sh"
         write_text(file, self._script)
-        job_id = self.job_id_in(self._send(file))
-        job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._tasks)))
+        self.job_id = str(self._get_job_id_from_submission_command(self._send(file)))
+        job = self.job_class(folder=self.folder, job_id=self.job_id, tasks=list(range(self._tasks)))
         job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
         return job
-
-    def job_id_in(self, answer: str) -> str:
-        return str(self._get_job_id_from_submission_command(answer))
 
     @classmethod
     def affinity(cls) -> int:

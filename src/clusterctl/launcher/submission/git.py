@@ -91,8 +91,15 @@ def git_state(folder: Path) -> GitState | None:
     repository = _repository(folder)
     if repository is None or not repository.git_dir or not repository.commit:
         return None
-    patch = _patch(repository) if repository.can_compare else None
-    return GitState(repository.commit, patch)
+    entries = repository.ask("ls-files", "-z", "--cached", "--stage") if repository.can_compare else None
+    tracked = [entry.partition("\t")[::2] for entry in (entries or "").split("\0")[:-1]]
+    if entries is None or any(leads_outside(name) for _, name in tracked):  # git would read outside of the folder
+        return GitState(repository.commit, None)
+    # Git reads the commit of each submodule from the repository that its `.git` names.
+    submodules = [repository.folder / name for facts, name in tracked if facts.startswith("160000")]
+    inside = all(_is_inside(repository, submodule) for submodule in submodules)
+    options = _DIFF if inside else (*_DIFF, "--ignore-submodules=all")
+    return GitState(repository.commit, repository.ask(*options, "HEAD", "--", "."))
 
 
 def listed_files(folder: Path) -> ListedFiles:
@@ -120,24 +127,6 @@ def listed_files(folder: Path) -> ListedFiles:
         raise ConfigError(f"code: git has not listed the files within {_LISTING_SECONDS} s: {folder}", hint)
     output = "" if answer.returncode else answer.stdout
     return ListedFiles([name for name in dict.fromkeys(output.split("\0")) if name], [*repository.ignored])
-
-
-def _patch(repository: _Repository) -> str | None:
-    """The changes of tracked files; None if an entry of the index is outside the working tree."""
-    entries = repository.ask("ls-files", "-z", "--cached", "--stage")
-    if entries is None:
-        return None
-    submodules = []
-    for entry in entries.split("\0")[:-1]:
-        facts, _, name = entry.partition("\t")
-        if leads_outside(name):
-            return None
-        if facts.startswith("160000"):
-            submodules.append(name)
-    # Git reads the commit of each submodule from the repository that its `.git` names.
-    inside = all(_is_inside(repository, repository.folder / name) for name in submodules)
-    options = _DIFF if inside else (*_DIFF, "--ignore-submodules=all")
-    return repository.ask(*options, "HEAD", "--", ".")
 
 
 def _is_inside(repository: _Repository, submodule: Path) -> bool:

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config.client_data import client_data
-from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
 from clusterctl.launcher.submission.plan import activated_environments
-from clusterctl.launcher.submission.sbatch import submitit_version
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.snapshot import link_code
 from clusterctl.shared.errors import ConfigError, ImageError
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.contents import ImageRecord
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir
@@ -87,11 +86,13 @@ def from_earlier(earlier: Earlier) -> CodeOrigin:
 
 def versions(plan: Plan) -> dict[str, Any]:
     """The fields of run.json about programs and image: equal for all runs of a sweep that share both."""
+    import submitit  # late: slow, but a submission needs it anyway; importlib.metadata would add 20 ms
+
     return {
         "versions": {
             "clusterctl": clusterctl.__version__,
             "python": platform.python_version(),
-            "submitit": submitit_version(),
+            "submitit": str(submitit.__version__),
             **task_versions(plan),
         },
         "image": {"digest": image_digest(plan)},
@@ -217,6 +218,8 @@ def image_digest(plan: Plan) -> str | None:
 
 def _image(image: str) -> ImageRecord | None:
     """The record beside an image file."""
+    from clusterctl.launcher.containers.contents import SUFFIX, read_record  # most runs have no image
+
     if not image.startswith("/") or not image.endswith(SUFFIX):
         return None
     try:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.config import images_folder
 from clusterctl.launcher.config.resolution import AUTO
 from clusterctl.launcher.containers import runtimes
-from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_script
 from clusterctl.shared.errors import ConfigError
@@ -397,6 +396,8 @@ def image_file(image: str, cluster: Cluster, key: str = "container.image") -> st
         return image
     if check_image(image, key).startswith("/") or cluster.runtime == "pyxis":
         return image
+    from clusterctl.launcher.containers.contents import name_of  # most runs have no image
+
     return str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
 
 

@@ -100,14 +100,11 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
 
     maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
 
-    answers: list[str] = []
-
     def send(script: Path) -> str:
         words, variables, path, folder = command, {**environment, **batch.secrets}, script, None
-        if batch.own:
-            words = [*command, *own_words(batch.own)]
-            variables, path = own_environment(batch.own, environment), batch.own.run.script
-            folder = batch.own.script.folder if batch.own.script else None
+        if batch.own and (own := batch.own.script):
+            words = [*command, *own.words(batch.own.run)]
+            variables, path, folder = own_environment(batch.own, environment), batch.own.run.script, own.folder
         with open_own(batch.runs, path) as file:
             try:
                 done = subprocess.run(
@@ -122,18 +119,17 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
             except subprocess.TimeoutExpired as error:
                 raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
         answer = _answer(done, maybe)
-        answers.append(f"Submitted batch job {answer}" if batch.own else answer)  # it was asked for the ID alone
-        return answers[0]
+        return f"Submitted batch job {answer}" if batch.own else answer  # it was asked for the ID alone
 
     executor = Executor(batch.pickles, batch.script, send, batch.tasks)
     try:
         try:
             return str(executor.submit(subprocess.call, batch.task).job_id)
         except OSError:
-            if not answers:
+            if not executor.job_id:
                 raise
             # Slurm has the job: only submitit's own files, which nobody reads, are incomplete.
-            return executor.job_id_in(answers[0])
+            return executor.job_id
     except FailedSubmissionError as error:
         raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
@@ -172,18 +168,6 @@ def pipe_to_sbatch(
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", hint) from error
-
-
-def submitit_version() -> str:
-    """Read from the package, which a submission imports anyway: importlib.metadata would add 20 ms."""
-    import submitit
-
-    return str(submitit.__version__)
-
-
-def own_words(plan: Plan) -> list[str]:
-    """sbatch's options, the script and its arguments, for a batch script of the user's own."""
-    return plan.script.words(plan.run) if plan.script else []
 
 
 def own_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:

@@ -38,8 +38,8 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.submitting.submit import DryRun
-    from clusterctl.launcher.config import Resolved
 
 
 SUBMIT, RESUME, CANCEL = ACTIONS = ("submit", "resume", "cancel")
@@ -159,12 +159,7 @@ class Plans:
         """
         from clusterctl.launcher.api.submitting.start import rerun
 
-        name, given = _id_of(run, cluster), changes(settings)
-
-        def carry_out() -> dict[str, Any]:
-            return {"run": rerun(name, cluster, overrides=given).id}
-
-        return self._keep(lambda: propose_again("rerun", name, cluster, overrides=given), carry_out)
+        return self._keep_again("rerun", rerun, run, changes(settings), cluster)
 
     def plan_resume(self, run: RunName, settings: Overrides = None, cluster: Cluster = None) -> dict[str, Any]:
         """Plan to continue a run that did not finish from its last checkpoint, for example with more memory or time.
@@ -173,12 +168,7 @@ class Plans:
         """
         from clusterctl.launcher.api.submitting.start import resume
 
-        name, given = _id_of(run, cluster), changes(settings)
-
-        def carry_out() -> dict[str, Any]:
-            return {"run": resume(name, cluster, overrides=given).id}
-
-        return self._keep(lambda: propose_again("resume", name, cluster, overrides=given), carry_out)
+        return self._keep_again("resume", resume, run, changes(settings), cluster)
 
     def plan_cancel(
         self,
@@ -226,6 +216,16 @@ class Plans:
     def drop(self, token: str) -> None:
         """Forget a plan, which the user has refused."""
         self._kept.pop(token, None)
+
+    def _keep_again(
+        self, action: str, start: Callable[..., Run], run: str, overrides: list[str], cluster: str | None
+    ) -> dict[str, Any]:
+        """Keep the plan to `start` a run again: the one that the name means now."""
+        name: str = _found(run, cluster).id
+        return self._keep(
+            lambda: propose_again(action, name, cluster, overrides=overrides),
+            lambda: {"run": start(name, cluster, overrides=overrides).id},
+        )
 
     def _keep(self, again: Callable[[], Proposal], carry_out: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         proposal = again()
@@ -310,7 +310,12 @@ def _cancel(names: Sequence[str], cluster: str | None = None) -> list[str]:
 
 def _proposal(action: str, found: DryRun, code: str, command: str, run: str = "") -> Proposal:
     resolved, job = found.resolved, found.resolved.job
-    _require_limits(resolved)
+    # A batch script may leave its nodes or its time to Slurm: then nobody knows what it may use.
+    limits = {"resources.nodes": "nodes", "resources.time": "time"} if job.workload == SCRIPT else {}
+    for key, option in limits.items():
+        if resolved.origins.get(key, "default").startswith("default"):
+            hint = f"add the setting {key}, or a line to the script: #SBATCH --{option}=..."
+            raise UsageError(f"the batch script does not say how many nodes or how long it needs: {key}", hint)
     script = found.script.replace(found.plan.run.id, "RUN")  # a new ID each time
     digest = _digest(action, run, to_record(job), to_record(resolved.cluster), code, script, found.plan.secrets)
     return Proposal(
@@ -330,16 +335,6 @@ def _proposal(action: str, found: DryRun, code: str, command: str, run: str = ""
     )
 
 
-def _require_limits(resolved: Resolved) -> None:
-    """Raise UsageError if a batch script leaves its nodes or its time to Slurm: then nobody knows what it may use."""
-    if resolved.job.workload != SCRIPT:
-        return
-    for key, option in (("resources.nodes", "nodes"), ("resources.time", "time")):
-        if resolved.origins.get(key, "default").startswith("default"):
-            hint = f"add the setting {key}, or a line to the script: #SBATCH --{option}=..."
-            raise UsageError(f"the batch script does not say how many nodes or how long it needs: {key}", hint)
-
-
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -348,11 +343,6 @@ def _found(name: str, cluster: str | None) -> Any:
     from clusterctl.launcher.api.find import find
 
     return find(name, cluster)
-
-
-def _id_of(name: str, cluster: str | None) -> str:
-    found: str = _found(name, cluster).id
-    return found
 
 
 PERIOD_SECONDS = 86400

@@ -151,20 +151,16 @@ async def _ask(
     token = (params.arguments or {}).get("token")
     if asks is None or (asks.url and not asks.form) or not isinstance(token, str):
         return None
-    answered = (params.input_responses or {}).get(_CONFIRM)
-    if not context.session.can_send_request:
-        if answered is None or not plans.was_asked(token):
-            question = plans.question(token)
-            if question is None:
-                return None
-            form = types.ElicitRequestFormParams(message=question, requested_schema=_YES)
-            request = types.ElicitRequest(method="elicitation/create", params=form)
-            return types.InputRequiredResult(input_requests={_CONFIRM: request})
-        answer = answered
-    else:
+    answer = (params.input_responses or {}).get(_CONFIRM)
+    is_connected = context.session.can_send_request
+    if is_connected or answer is None or not plans.was_asked(token):
         question = plans.question(token)
         if question is None:
             return None
+        if not is_connected:
+            form = types.ElicitRequestFormParams(message=question, requested_schema=_YES)
+            request = types.ElicitRequest(method="elicitation/create", params=form)
+            return types.InputRequiredResult(input_requests={_CONFIRM: request})
         answer = await context.session.elicit_form(question, _YES, context.request_id)
     if isinstance(answer, types.ElicitResult) and answer.action == "accept":
         return None

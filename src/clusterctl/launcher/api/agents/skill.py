@@ -10,7 +10,7 @@ from clusterctl.launcher.api.agents.reading import READING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.api.agents.tools import Parameter, Tool
+    from clusterctl.launcher.api.agents.tools import Tool
 
 _CHANGING = Plans(frozenset(ACTIONS), Limits(1, 0)).tools
 
@@ -131,16 +131,12 @@ def reference_text() -> str:
 
 
 def _sections(tools: Iterable[Tool]) -> str:
-    return "\n".join(_section(tool) for tool in tools)
-
-
-def _section(tool: Tool) -> str:
-    needs = f"\nNeeds `--allow {tool.needs}`.\n" if tool.needs else ""
-    rows = "".join(_row(one) for one in tool.parameters.values())
-    table = f"\n| argument | type | |\n| --- | --- | --- |\n{rows}" if rows else ""
-    return f"### `{tool.name}`\n\n{tool.description}\n{needs}{table}"
-
-
-def _row(one: Parameter) -> str:
-    kind = str(one.schema["type"]).replace("array", "array of strings")
-    return f"| `{one.name}`{' (required)' if one.required else ''} | {kind} | {one.description} |\n"
+    sections = []
+    for tool in tools:
+        needs = f"\nNeeds `--allow {tool.needs}`.\n" if tool.needs else ""
+        table = "\n| argument | type | |\n| --- | --- | --- |\n" if tool.parameters else ""
+        for one in tool.parameters.values():
+            kind = str(one.schema["type"]).replace("array", "array of strings")
+            table += f"| `{one.name}`{' (required)' if one.required else ''} | {kind} | {one.description} |\n"
+        sections.append(f"### `{tool.name}`\n\n{tool.description}\n{needs}{table}")
+    return "\n".join(sections)

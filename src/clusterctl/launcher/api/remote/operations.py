@@ -220,6 +220,6 @@ def _payload(place: RemoteCluster, given: Mapping[str, Any]) -> Payload:
         stage=given.get("stage"),
         program=program_words(program),
         overrides=settings(given.get("overrides", ())),
-        large=bool(given.get("large_code")),
+        large_code=bool(given.get("large_code")),
         progress=progress if isinstance(progress, ProgressListener) else ProgressListener(),
     )

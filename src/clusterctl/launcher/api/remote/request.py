@@ -103,7 +103,7 @@ def load_payload(
     program: Sequence[str] = (),
     overrides: Sequence[str] = (),
     sends: Sends = Sends.CODE,
-    large: bool = False,
+    large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Payload:
     """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
@@ -140,7 +140,7 @@ def load_payload(
             if resolved.job.environment and (lock := Path(resolved.job.environment)) not in payload.locks:
                 payload.locks.append(lock)
                 payload.others.append(SentFile(str(lock), lock_text(lock)))
-            _add_code(payload, resolved, large=large, progress=progress)
+            _add_code(payload, resolved, large=large_code, progress=progress)
     return payload
 
 

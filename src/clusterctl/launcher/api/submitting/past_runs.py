@@ -21,7 +21,6 @@ from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from clusterctl.launcher.config import Resolved
@@ -45,23 +44,13 @@ class Past(NamedTuple):
 
 def past_needs(job: Job, folder: Path) -> Past:
     """What the last finished runs of `job` in `folder` needed. Only their files are read, and only this user's runs."""
-    found = [*islice(_alike(job, folder), COUNT)]
-    memory = [one.memory for one in found if one.memory is not None]
-    return Past(
-        tuple(run for one in found for run in one.runs),
-        max(memory) if len(memory) == len(found) and found else None,
-        max((one.time for one in found if one.time is not None), default=None),
-    )
-
-
-def _alike(job: Job, folder: Path) -> Iterator[Past]:
     from clusterctl.launcher.observe.attempt import read_evidence
     from clusterctl.launcher.observe.needs import used_in
     from clusterctl.launcher.observe.run_record import read_record
     from clusterctl.launcher.observe.runs import newest_first
     from clusterctl.launcher.observe.state import judge
 
-    wanted, now = _sameness(job), time.time()
+    wanted, now, found = _sameness(job), time.time(), list[Past]()
     for run in islice(newest_first(folder, lambda one: job_name(one) == job.name), _MOST_READ):
         try:
             record = read_record(run)
@@ -71,7 +60,15 @@ def _alike(job: Job, folder: Path) -> Iterator[Past]:
         except (ConfigError, OSError):  # damaged, or just removed
             continue
         if status.state is State.FINISHED and status.sure:
-            yield Past((run.id,), used_in(run.attempts()).memory, status.ran(now))
+            found.append(Past((run.id,), used_in(run.attempts()).memory, status.ran(now)))
+            if len(found) == COUNT:
+                break
+    memory = [one.memory for one in found if one.memory is not None]
+    return Past(
+        tuple(run for one in found for run in one.runs),
+        max(memory) if len(memory) == len(found) and found else None,
+        max((one.time for one in found if one.time is not None), default=None),
+    )
 
 
 def _sameness(job: Job) -> tuple[object, ...]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submitting.past_runs import with_auto
-from clusterctl.launcher.api.submitting.submit import Start, dry_run, send, submission_of
+from clusterctl.launcher.api.submitting.submission import SentRun
+from clusterctl.launcher.api.submitting.submit import Start, dry_run, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again, resolve_script_again
 from clusterctl.launcher.config.resolution import with_environment
 from clusterctl.launcher.config.shown import SILENT
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from clusterctl.launcher.api.settings import Overrides
-    from clusterctl.launcher.api.submitting.submission import SentRun
     from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.shown import ProgressListener
@@ -49,17 +49,11 @@ def rerun_alone(
 ) -> SentRun:
     """Submit a new run like `run`: see `start.rerun`."""
     again = _again(run, cluster, overrides)
-    slurm = Slurm.of(again.resolved.cluster)
-    return send(
-        submission_of(
-            again.resolved,
-            slurm,
-            again.words,
-            Start(in_allocation, hold),
-            earlier=again.earlier,
-            progress=progress,
-        )
-    )
+    slurm, start = Slurm.of(again.resolved.cluster), Start(in_allocation, hold)
+    one = submission_of(again.resolved, slurm, again.words, start, earlier=again.earlier, progress=progress)
+    warnings = one.check()
+    warnings += one.send()
+    return SentRun(one.runs[0].plan.run, warnings, again.resolved.job)
 
 
 def plan(

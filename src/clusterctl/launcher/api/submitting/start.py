@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run, Runs
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
+from clusterctl.launcher.api.submitting.submission import Submission, SweepPlan, undo
 from clusterctl.launcher.api.submitting.submit import (
     HasArray,
     Start,
@@ -24,7 +24,6 @@ from clusterctl.launcher.api.submitting.submit import (
     find_waited_for,
     load,
     new_suffix,
-    send,
     submission_of,
 )
 from clusterctl.launcher.config import current_folder, runs_folder
@@ -102,7 +101,10 @@ def submit(
     words += ["--", *program_words(program)] if program else []
     start = Start(in_allocation, hold, predecessors)
     slurm = Slurm.of(resolved.cluster)
-    return _run(send(submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)))
+    one = submission_of(resolved, slurm, words, start, large_code=large_code, progress=progress)
+    warnings = one.check()
+    warnings += one.send()
+    return Run(one.runs[0].plan.run.path, warnings, _job=resolved.job)
 
 
 @operation(changes=True, takes_job=True, choose=_the_first)
@@ -168,7 +170,7 @@ def submit_stages(
     if not hold:
         slurm.release([job_id for submission in sent if submission.hold for job_id in submission.jobs])
     runs = [submission.runs[0] for submission in sent]
-    return Runs(_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True))
+    return Runs(Run(one.plan.run.path, found, _job=one.resolved.job) for one, found in zip(runs, warnings, strict=True))
 
 
 @operation(changes=True, takes_job=True, choose=_the_first)
@@ -252,10 +254,6 @@ def sweep(
     except OSError as error:
         raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
     return Sweep(place.path, warnings)
-
-
-def _run(sent: SentRun) -> Run:
-    return Run(sent.run.path, sent.warnings, _job=sent.job)
 
 
 _MOST_BYTES = 100_000  # of one word of a command line: the kernel takes 128 KiB

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
-from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, rules_of, uncopied
+from clusterctl.launcher.api.submitting.submission import PlannedRun, Submission, rules_of, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.data_size import batches
 from clusterctl.launcher.checks.job_rules import GOES_ON, large_batch, restart_rules
@@ -32,7 +32,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
 from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
 from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
-from clusterctl.launcher.submission.sbatch import own_words, test_only
+from clusterctl.launcher.submission.sbatch import test_only
 from clusterctl.launcher.submission.script import render
 from clusterctl.launcher.submission.snapshot import find_code
 from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, warmed
@@ -128,7 +128,7 @@ class DryRun(Shown):
     @property
     def command(self) -> str:
         """The command line of sbatch for a batch script of the user's own; empty for any other job."""
-        return shlex.join(["sbatch", *own_words(self.plan)]) if self.plan.script else ""
+        return shlex.join(["sbatch", *self.plan.script.words(self.plan.run)]) if self.plan.script else ""
 
     @property
     def unseen(self) -> str:
@@ -256,13 +256,6 @@ def stage_names(job: str | os.PathLike[str]) -> list[str]:
 def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> list[DryRun]:
     """What `submit_stages` would submit, in order. Raises what `load` raises."""
     return [dry_run(load(job, cluster, stage=name, overrides=overrides)) for name in stage_names(job)]
-
-
-def send(one: Submission) -> SentRun:
-    """Check and send the submission of a single run."""
-    warnings = one.check()
-    changed = one.send()
-    return SentRun(one.runs[0].plan.run, (*warnings, *changed), one.runs[0].resolved.job)
 
 
 @dataclass(frozen=True)

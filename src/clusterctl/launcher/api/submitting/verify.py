@@ -152,8 +152,14 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
     if code.ignored:
         hint = "only what is inside the project, or its own repository, is read: docs/security.md"
         yield warn("code", f"ignored: {_few([*code.ignored])}", hint)
-    root = os.fspath(code.origin)
-    if absent := list(_absent(root, {file.name for file in code.project}, argv)):
+    root, copied, absent = os.fspath(code.origin), {file.name for file in code.project}, []
+    for path in dict.fromkeys(path for word in argv for path in _BETWEEN_PATHS.split(word)):
+        name = os.path.normpath(path)
+        if not path or name == "." or name.startswith(("/", "..")) or not os.path.lexists(f"{root}/{name}"):
+            continue
+        if name not in copied and not any(file.startswith(f"{name}/") for file in copied):
+            absent.append(path)
+    if absent:
         hint = f"if the program reads it, use its absolute path: {os.path.join(root, absent[0])}"  # noqa: PTH118
         yield warn("code", f"not copied although argv names it, because git ignores it: {_few(absent)}", hint)
     size = sum(file.size for file in code.project)
@@ -161,16 +167,6 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
         message = f"copied {plural(len(code.project), 'file')}, {size / 2**20:.0f} MiB, of: {root}"
         hint = f"each run copies all of it; exclude data with .gitignore; the largest: {largest(code.project)}"
         yield warn("code", message, hint)
-
-
-def _absent(root: str, carried: set[str], argv: Iterable[str]) -> Iterator[str]:
-    """The paths in `argv` that exist below `root` but are neither in `carried` nor folders of such files."""
-    for path in dict.fromkeys(path for word in argv for path in _BETWEEN_PATHS.split(word)):
-        name = os.path.normpath(path)
-        if not path or name == "." or name.startswith(("/", "..")) or not os.path.lexists(f"{root}/{name}"):
-            continue
-        if name not in carried and not any(file.startswith(f"{name}/") for file in carried):
-            yield path
 
 
 def _few(names: list[str]) -> str:
