@@ -202,7 +202,7 @@ def make_plan(
     launcher, node = library / "clusterctl" / "launcher", library / "clusterctl" / "shared" / "node"
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
     own_images = any(job.image_of(role) != job.container.image for role in job.role.values())
-    set_here = [*exports, *secrets]
+    set_here = [*exports, *secrets, *(["CLUSTERCTL_STANDBY"] if job.restart.standby else [])]
     view = _view(resolved, run, set_here, job.container.image)
     runner = tuple(isolated(interpreter, str(launcher / "containers")))
     flags = [
