@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support import apptainer
+from support.forked import assert_restarts_by_forking
 from support.images import ThinImage
-from support.ranks import CORA
 from support.recorded import begun, recorded
 from support.sandbox_fixture import RunningSandbox
-from support.scenario import Stage, alive, wait_until
+from support.scenario import Stage, wait_until
 
-from clusterctl.shared.node.processes import stat_of
-from clusterctl.shared.record.files import read_json, read_lines
 from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
@@ -114,77 +109,16 @@ def test_code_image_runs_the_images_own_code(stage: Stage, thin_image: ThinImage
     assert list((run.code / "project").iterdir()) == []
 
 
-TRAINING = f"""
-workload = "reddit"
-{SHAPE}time = "30m"
-[checkpoint]
-every = "1s"
-[train]
-epochs = 8
-batch_size = 64
-evaluate_every = 4
-[data]
-root = {json.dumps(str(CORA))}
-"""
-
-
-@pytest.mark.parametrize("runtime", ["builtin", "apptainer"])
+@pytest.mark.parametrize("runtime", ["builtin", pytest.param("apptainer", marks=pytest.mark.long)])
 def test_a_training_in_an_image_starts_again_by_forking(
     stage: Stage, thin_image: ThinImage, tmp_path: Path, runtime: str
 ) -> None:
-    """The standbys of its first start are still in the image, and become the ranks of the second."""
-    words = [*in_runtime(stage, tmp_path, runtime)]
-    run = stage.submit(stage.write_job("boxed", TRAINING + thin_image.table), *words)
-    wait_until(lambda: list(run.checkpoints.glob("0-*")), 120, "a checkpoint")
-    standbys = standbys_of(run, 0)
-    assert len(set(standbys.values())) == 2, "one on each node"
-    (killed,) = (pid for pid, rank in ranks_of(run, 0) if rank == 1)
-    assert Path(f"/proc/{killed}/root").stat().st_ino != Path("/").stat().st_ino
-    assert os.readlink(f"/proc/{killed}/cwd").endswith(str(run.work))
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: len(ranks_of(run, 1)) == 4, 120, "the second start")
-    assert standbys_of(run, 1) == standbys
-    stage.wait_for_state(run, "finished", seconds=120)
-    first, second = (read_json(attempt.host_json) for attempt in run.attempts())
-    assert (first["restarting"], first["job_id"], second["exit_code"]) == (True, second["job_id"], 0)
-    losses = [
-        {line["step"]: line["loss"] for line in read_lines(attempt.metrics) if "loss" in line}
-        for attempt in run.attempts()
-    ]
-    assert sorted(losses[0] | losses[1]) == list(range(1, max(losses[1]) + 1))
-    assert all(losses[0][step] == losses[1][step] for step in losses[0].keys() & losses[1].keys())
-    wait_until(lambda: not alive(run) and not any(map(stat_of, standbys.values())), 60, "all processes to end")
-
-
-def in_runtime(stage: Stage, folder: Path, runtime: str) -> Sequence[str]:
-    """The words that choose a cluster which enters images in this way; `stage` is changed to match."""
-    programs = apptainer.install(folder / "apptainer") if runtime == "apptainer" else None
-    kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
+    programs = apptainer.install(tmp_path / "apptainer") if runtime == "apptainer" else None
     setup = f"setup = {json.dumps([f'export PATH={programs}:$PATH'])}\n" if programs else ""
+    kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "boxes.toml").write_text(
         f'kind = "{kind}"\ncontainer_runtime = "{runtime}"\npolling_floor = "1s"\n{setup}'
     )
     stage.cluster = "boxes"
-    return ()
-
-
-def ranks_of(run: RunDir, attempt: int) -> list[tuple[int, int]]:
-    """Each process that a standby has forked for this attempt, and its rank."""
-    found = []
-    for rank in range(4):
-        for pid in alive(run, rank):
-            try:
-                shown = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                parent = stat_of(pid)
-                line = parent and Path(f"/proc/{parent.parent}/cmdline").read_bytes()
-            except OSError:  # it has just ended
-                continue
-            if line and line.endswith(b"\0standby\0") and f"CLUSTERCTL_ATTEMPT={attempt}".encode() in shown:
-                found.append((pid, rank))
-    return found
-
-
-def standbys_of(run: RunDir, attempt: int) -> dict[int, int]:
-    """Rank -> the process that has forked it."""
-    return {rank: stat.parent for pid, rank in ranks_of(run, attempt) if (stat := stat_of(pid))}
+    assert_restarts_by_forking(stage, thin_image)

@@ -325,8 +325,9 @@ def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path
         restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
         values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
     if restart.standby is None:
-        restart = replace(restart, standby=not gpus and _no_standby(job, cluster) is None)
-        values.origins["restart", "standby"] = "default: whether tasks need no GPU, and no image through pyxis"
+        unpacks_again = cluster.runtime == "pyxis" and container.image is not None
+        restart = replace(restart, standby=not gpus and not unpacks_again and _no_standby(job) is None)
+        values.origins["restart", "standby"] = "default: whether tasks need no GPU, and no image with pyxis"
     return replace(
         job,
         code=code,
@@ -369,7 +370,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
             key = ("env", name) if name in job.env else ("notify", "url_variable")
             yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
     yield from _of_lost_nodes(job)
-    yield from _of_restarts(job, cluster)
+    yield from _of_restarts(job)
     if resources.warning and resources.warning >= resources.time:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
     for table, kind in job.train.option_tables.items():  # those of a user's model or optimizer it checks itself
@@ -405,17 +406,15 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("container", "image") if image else next(of_a_role), hint)
 
 
-def _no_standby(job: Job, cluster: Cluster) -> str | None:
+def _no_standby(job: Job) -> str | None:
     """Why a job's ranks cannot be forked by a standby, None if they can."""
     if job.workload == "command":
         return "a program of your own is started anew; remove this key"
     if job.container.image not in (None, NO_IMAGE):
-        if cluster.runtime == "pyxis":
-            return "not for tasks in an image with pyxis, which would unpack it once more; remove this key"
         if job.container.code == "image":  # which may contain a clusterctl that knows no standbys
             return 'not with container.code "image"; remove one of them'
         if job.container.writable:
-            return "not in a writable image: a new start would see what the last one wrote; remove one of them"
+            return "not with container.writable: a new start would see what the last one wrote; remove one of them"
     if job.resources.local_code:
         return "not with resources.local_code; remove one of them"
     if not job.restart.limit or job.restart.where != "allocation":
@@ -457,7 +456,7 @@ def _of_programs(job: Job) -> Iterator[Problem]:
         yield Problem(("argv",), "deepspeed --launcher starts all nodes from one, but each node starts it", hint=hint)
 
 
-def _of_restarts(job: Job, cluster: Cluster) -> Iterator[Problem]:
+def _of_restarts(job: Job) -> Iterator[Problem]:
     restart = job.restart
     if restart.grow.wanted:
         if not job.most_starts:
@@ -467,7 +466,7 @@ def _of_restarts(job: Job, cluster: Cluster) -> Iterator[Problem]:
             yield Problem(("restart", "grow"), message)
         if restart.grow.memory and job.resources.mem_per_gpu:
             yield Problem(("restart", "grow", "memory"), "not with resources.mem_per_gpu; set resources.memory instead")
-    if restart.standby and (reason := _no_standby(job, cluster)):
+    if restart.standby and (reason := _no_standby(job)):
         yield Problem(("restart", "standby"), reason)
     if job.workload != "command":
         given = {"signal": restart.signal != Restart.signal, "at_limit": restart.at_limit, "progress": restart.progress}
