@@ -932,10 +932,11 @@ cctl_start_standby() {
   cctl_standby_pid=$!
 }
 cctl_end_standby() {
-  local cctl_try
-  cctl_has_standby && kill "$cctl_standby_pid" || return 0
-  [ "${#cctl_closing[@]}" -eq 0 ] || # an image in use is not removed
-    for cctl_try in {1..50}; do cctl_has_standby && sleep 0.1 || break; done
+  local cctl_deadline=$((SECONDS + 5))
+  cctl_has_standby || return 0
+  kill "$cctl_standby_pid"
+  [ "${#cctl_closing[@]}" -gt 0 ] || return 0
+  while cctl_has_standby && [ "$SECONDS" -lt "$cctl_deadline" ]; do sleep 0.05; done # an image in use is not removed
 }
 
 # Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
