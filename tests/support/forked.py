@@ -41,7 +41,7 @@ def assert_restarts_by_forking(stage: Stage, image: ThinImage, more: str = "") -
     assert len(standbys) == 4
     assert len(set(standbys.values())) == 2, "one on each node"
     for pid in (*(pid for pid, _ in ranks.values()), *standbys.values()):
-        assert os.stat(f"/proc/{pid}/root/srv/own.txt"), "in the image"
+        assert Path(f"/proc/{pid}/root/srv/own.txt").exists(), "in the image"
     os.kill(ranks[1][0], signal.SIGKILL)
     wait_until(lambda: len(forked(run, 1)) == 4, 120, "the second start")
     assert {rank: standby for rank, (_, standby) in forked(run, 1).items()} == standbys

@@ -58,7 +58,8 @@ def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         # What makes up this process besides its descriptors. The standby may have this folder at its own path alone: in
         # an image each process has mounts of its own.
-        made = [f"{umask} {cpus}", os.getcwd(), *(f"{name}={value}" for name, value in environment.items())]
+        here = os.getcwd()  # noqa: PTH109 - pathlib takes as long to import as all the rest
+        made = [f"{umask} {cpus}", here, *(f"{name}={value}" for name, value in environment.items())]
         request = as_block(made)
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         socket.send_fds(connection, [request], [0, 1, 2, folder])

@@ -44,15 +44,14 @@ class _Request(NamedTuple):
         """What `deputy` has sent."""
         first, folder, *pairs = os.fsdecode(message).split("\0")[:-1]
         umask, cpus = first.split()
-        return cls(int(umask), list(map(int, cpus.split(","))), folder, dict(pair.partition("=")[::2] for pair in pairs))
+        environment = dict(pair.partition("=")[::2] for pair in pairs)
+        return cls(int(umask), list(map(int, cpus.split(","))), folder, environment)
 
     def fits(self, folder: int) -> bool:
         """Whether a fork has the task's CPUs, and its working directory, open as `folder`, at the same path."""
         with suppress(OSError):
-            return os.sched_getaffinity(0).issuperset(self.cpus) and os.path.samestat(
-                os.stat(self.folder),  # noqa: PTH116 - pathlib takes longer
-                os.fstat(folder),
-            )
+            found = Path(self.folder).stat()
+            return os.sched_getaffinity(0).issuperset(self.cpus) and os.path.samestat(found, os.fstat(folder))
         return False
 
 
