@@ -5,9 +5,11 @@ our own training with and without standbys, each killed several times: started a
 queue; beside torchrun's `--max-restarts` with the same program on the same nodes, as its best user would set it up: a
 monitor interval of 0.1 s, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it never recovers. For our own
 training also the parts of that time (medians), and its memory. Aims: our own training at most 1 s and a fifth of
-torchrun's; a stranger's program no slower than torchrun's. Only root can start a sandbox.
+torchrun's; a stranger's program no slower than torchrun's. Only root can start a sandbox. In a control group of its own
+with the controller cpuacct, it also prints the processor time that all of this took, which other programs on a busy
+machine hardly change; `--ours` leaves out everything but our own training with standbys.
 
-python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue]
+python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue] [--ours]
 """
 
 from __future__ import annotations
@@ -118,6 +120,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=8, help="how often each training is killed")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--queue", action="store_true", help="also through the queue, which takes minutes a kill")
+    parser.add_argument("--ours", action="store_true", help="only our own training with standbys")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rec-", dir="/tmp") as name:
         folder = Path(name)
@@ -128,7 +131,11 @@ def main() -> None:
             for nodes in options.nodes:
                 inside = folder / str(nodes)
                 inside.mkdir()
-                compare(Case(inside, environment, nodes, options.kills), queue=options.queue)
+                case = Case(inside, environment, nodes, options.kills)
+                if options.ours:
+                    of_clusterctl(case, f"our own training, {nodes} x 2 ranks")
+                else:
+                    compare(case, queue=options.queue)
         finally:
             lifecycle.down(state)
 
@@ -198,24 +205,38 @@ def killed(
 ) -> float:
     """The median of the seconds to the first step of the next life; prints the spread, and for `run` the parts."""
     found: list[float] = []
+    processor: list[float] = []
     parts: list[list[float]] = []
     for _ in range(case.kills):
         before = until(newest)
         time.sleep(3)
         os.kill(process_with(marks), signal.SIGKILL)
-        struck = time.time()
+        struck, used = time.time(), processor_seconds()
         after = until(partial(next_life, newest, before.life))
         found.append(after.time - struck)
+        processor.append(processor_seconds() - used)
         if run is not None:
             times = [struck, *moments(run, 2 * case.nodes), after.time]
             parts.append([later - earlier for earlier, later in itertools.pairwise(times)])
     found.sort()
     middle = statistics.median(found)
     print(f"{name:<34} {found[0]:6.2f} / {middle:6.2f} / {found[-1]:6.2f}", flush=True)
+    if any(processor):
+        print(f"  {statistics.median(processor):.2f} s of processor time", flush=True)
     if parts:
         medians = map(statistics.median, zip(*parts, strict=True))
         print("  " + ", ".join(f"{part} {median:.2f}" for part, median in zip(PARTS, medians, strict=True)))
     return middle
+
+
+def processor_seconds() -> float:
+    """What the others in this process's control group have used so far, also those that have ended; 0 without one."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpuacct" in controllers.split(",") and path != "/":
+            used = int(Path(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage").read_text())
+            return used / 1e9 - time.process_time()
+    return 0.0
 
 
 def moments(run: RunDir, ranks: int) -> Iterator[float]:

@@ -53,6 +53,24 @@ def test_the_habits_of_a_program_are_for_a_program() -> None:
         assert keys(wrong) == ["restart.at_limit"]
 
 
+def test_standbys_are_refused_where_they_would_change_the_ranks() -> None:
+    boxed = Container(image="/image.sqsh")
+    training = Job(
+        name="x", workload="reddit", train=RedditTrain(), restart=Restart(standby=True), data=Data(root="/data")
+    )
+    for right in (training, replace(training, container=boxed)):
+        assert keys(right) == []
+    for wrong in (
+        Job(**GOOD, restart=training.restart),
+        replace(training, resources=Resources(local_code=True)),
+        replace(training, container=replace(boxed, writable=True)),
+        replace(training, container=replace(boxed, code="image")),
+        replace(training, restart=Restart(standby=True, where="queue")),
+        replace(training, restart=Restart(standby=True, limit=0)),
+    ):
+        assert keys(wrong) == ["restart.standby"], wrong
+
+
 def test_nodes_can_only_be_replaced_where_ranks_start_again_in_their_job() -> None:
     holding = Resources(nodes=4, spare_nodes=1)
     assert keys(Job(**GOOD, resources=holding)) == []

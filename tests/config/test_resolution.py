@@ -110,6 +110,28 @@ def test_a_program_that_saves_on_its_own_signal_goes_back_to_the_queue(folder: P
     assert at_limit("restart.at_limit=true") is True
 
 
+@pytest.mark.parametrize(
+    ("runtime", "settings", "expected"),
+    [
+        ("builtin", [], True),
+        ("apptainer", [], True),
+        ("pyxis", [], False),  # its step would unpack the image once more
+        ("pyxis", ["restart.standby=true"], True),
+        ("pyxis", ["container.image=none"], True),
+        ("builtin", ["restart.standby=false"], False),
+        ("builtin", ["resources.gpus_per_node=1"], False),
+        ("builtin", ["container.writable=true"], False),
+        ("builtin", ["container.code=image"], False),
+        ("builtin", ["container.writable=true", "container.image=none"], True),
+    ],
+)
+def test_tasks_in_an_image_have_standbys_by_default_where_they_cost_no_unpacking(
+    folder: Path, runtime: str, settings: list[str], expected: bool
+) -> None:
+    cluster = replace(CLUSTER, gpus_per_node=None, container_runtime=runtime)
+    assert resolve("mine", cluster, settings, {}, folder).job.restart.standby is expected
+
+
 def test_the_warning_leaves_most_of_a_short_job(folder: Path) -> None:
     assert resolve("mine", CLUSTER, ["resources.time=2m"], {}, folder).job.resources.warning == 30
     assert resolve("mine", CLUSTER, ["resources.time=4h"], {}, folder).job.resources.warning == 120

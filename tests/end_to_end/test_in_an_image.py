@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support import apptainer
+from support.forked import assert_restarts_by_forking
 from support.images import ThinImage
 from support.recorded import begun, recorded
 from support.sandbox_fixture import RunningSandbox
@@ -105,3 +107,18 @@ def test_code_image_runs_the_images_own_code(stage: Stage, thin_image: ThinImage
     assert folder == "/srv"
     assert not Path(file).is_relative_to(stage.runs)
     assert list((run.code / "project").iterdir()) == []
+
+
+@pytest.mark.parametrize("runtime", ["builtin", pytest.param("apptainer", marks=pytest.mark.long)])
+def test_a_training_in_an_image_starts_again_by_forking(
+    stage: Stage, thin_image: ThinImage, tmp_path: Path, runtime: str
+) -> None:
+    programs = apptainer.install(tmp_path / "apptainer") if runtime == "apptainer" else None
+    setup = f"setup = {json.dumps([f'export PATH={programs}:$PATH'])}\n" if programs else ""
+    kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
+    (stage.folder / "cluster").mkdir()
+    (stage.folder / "cluster" / "boxes.toml").write_text(
+        f'kind = "{kind}"\ncontainer_runtime = "{runtime}"\npolling_floor = "1s"\n{setup}'
+    )
+    stage.cluster = "boxes"
+    assert_restarts_by_forking(stage, thin_image)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.forked import assert_restarts_by_forking
 from support.images import ThinImage
 from support.recorded import recorded
 from support.sandbox_fixture import Pyxis, RunningSandbox
@@ -202,6 +203,18 @@ def test_an_image_is_imported_once_and_removed_with_the_allocation(
     assert len(got) == 2 + 2 * 4
     assert site.call("alloc", "--cluster", site.cluster, "--end", held).returncode == 0
     wait_until(lambda: not pyxis.containers, 20, "the holder to remove the image")
+
+
+@pytest.mark.long
+def test_a_training_starts_again_by_forking_if_its_job_asks_for_standbys(
+    site: Stage, pyxis: Pyxis, thin_image: ThinImage
+) -> None:
+    """Their step has a container of its own, which is removed with it."""
+    run = assert_restarts_by_forking(site, thin_image, "[restart]\nstandby = true\n")
+    steps = {path.name.split(".")[1] for path in pyxis.records.iterdir()}
+    assert len(steps) == 3, "the standbys, and the ranks of two starts"
+    assert all(path.name.startswith(f"{site.job_id(run)}.") for path in pyxis.records.iterdir())
+    wait_until(lambda: not pyxis.containers, 20, "the containers to be removed")
 
 
 @pytest.mark.long

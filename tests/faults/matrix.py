@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import traceback
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: 
             strike(ground, fault, calm)
         except Exception as error:  # in a thread: collected and reported by fault
             failures[fault.name] = error
+            print(*traceback.format_exception(error), flush=True)
         print(f"{workload}, {fault.name}: {failures.get(fault.name, 'ok')}", flush=True)
 
     together = [fault for fault in faults if not fault.alone]
@@ -130,6 +132,15 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
     if fault.prepare:
         fault.prepare(scene)
     scene.submit()
+    try:
+        compare(fault, scene, calm)
+    except Exception as error:
+        error.add_note(scene.evidence())
+        raise
+
+
+def compare(fault: Fault, scene: Scene, calm: Scene) -> None:
+    """Inflict the fault on a run that has been submitted, and compare its end with the table and with `calm`."""
     if fault.inflict:
         fault.inflict(scene)
     if fault.outcome is Outcome.UNHARMED:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,10 +142,12 @@ class Scene:
             assert not self.run.finished_json.exists(), f"{self.run.id} finished before its fault"
             return self.checkpoints()
 
+        def at_work() -> bool:
+            assert len(self.run.attempts()) <= 1, f"{self.run.id} has started again before its fault"
+            return all(self.steps(rank) for rank in range(RANKS))
+
         # With a program, rank 0 may save before rank 2 has started.
-        wait_until(
-            lambda: all(self.steps(rank) for rank in range(RANKS)), 120, "the first step of every rank", every=0.2
-        )
+        wait_until(at_work, 120, f"the first step of every rank of {self.run.id}", every=0.2)
         return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
 
     def steps(self, rank: int) -> int:
@@ -174,6 +177,18 @@ class Scene:
         assert done.returncode == 0, done.stderr
 
     # Its diagnosis
+
+    def evidence(self) -> str:
+        """What it and its Slurm show, for a test that has failed: the next run of the tests overwrites its files."""
+        texts = [self.stage.call("why", self.run.id, "--cluster", self.stage.cluster).stdout]
+        for words in (("squeue", "--long"), ("sinfo", "--long", "--Node"), ("sinfo", "--list-reasons")):
+            with contextlib.suppress(OSError, IndexError, subprocess.SubprocessError):  # the emulator knows fewer
+                texts.append(self.stage.slurm(*words))
+        for attempt in self.run.attempts():
+            for path in (attempt.host_json, attempt.path / "host.log", *attempt.beat_files().values()):
+                with contextlib.suppress(OSError):
+                    texts.append(f"{path.relative_to(self.run.path)}: {path.read_text()[-2000:]}")
+        return "\n".join(texts)
 
     def why(self) -> dict[str, Any]:
         done = self.stage.call("why", self.run.id, "--cluster", self.stage.cluster, "-o", "json")

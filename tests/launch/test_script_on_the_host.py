@@ -738,6 +738,29 @@ def test_the_standbys_end_with_the_job(host: Host, end: str) -> None:
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))  # noqa: PTH110
 
 
+def test_an_image_is_removed_when_its_standbys_have_ended(host: Host) -> None:
+    """Its tree stays while anything runs in it."""
+    with_standby(host)
+    used, seen = host.run.path / "used", host.run.path / "seen"
+    host.script.write_text(host.script.read_text().replace("cctl_closing=()", "cctl_closing=(removing)"))
+    paths = f"used={quote(str(used))} seen={quote(str(seen))}\n"
+    closing = '[ "${!#}" != removing ] || { ls -d "$used"* >"$seen"; exit 0; }\n'
+    slow = """trap 'sleep 0.7; rm "$used"; exit' TERM; touch "$used"; sleep 60 & wait"""
+    assert host.call(paths + closing + STANDBY.replace("exec sleep 60", slow) + ALL_DONE) == 0
+    assert seen.read_text() == ""
+
+
+@pytest.mark.parametrize("in_image", [False, True])
+def test_what_an_attempt_in_an_image_has_left_is_ended_from_the_host(staying: Host, in_image: bool) -> None:
+    """A standby in an image may not see all of it."""
+    script = with_standby(staying).script.read_text()
+    assert script.count("\ncctl_python=python ") == 1
+    if in_image:
+        staying.script.write_text(script.replace("\ncctl_python=python ", "\ncctl_python= "))
+    assert staying.call(STANDBY + BEFORE_2.format(ONE_KILLED)) == 0
+    assert (staying.ends.read_text().split() if staying.ends.exists() else []) == (["1", "2"] if in_image else [])
+
+
 def test_a_killed_ranks_peers_had_their_term_from_srun(staying: Host) -> None:
     """Otherwise the script waits for the one that a cancellation would send to it, too."""
     sleep, slept = staying.srun.with_name("sleep"), staying.run.path / "slept"

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +67,46 @@ def test_the_lease_of_a_killed_holder_is_taken_over_with_its_leftovers(tmp_path:
     leftovers.mkdir(parents=True)
     prepared_once(tmp_path / "d", writing([]), stale_seconds=0.2)
     assert list(tmp_path.iterdir()) == [tmp_path / "d"]
+
+
+CHANGES = {"os.mkdir", "os.rename", "os.rmdir", "os.remove", "os.utime", "shutil.rmtree", "open"}
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["new", "damaged"])
+def test_wherever_a_holder_is_killed_the_next_caller_gets_the_whole_folder(tmp_path: Path, damaged: bool) -> None:
+    """Before each change that it makes to the disk."""
+
+    def is_whole(folder: Path) -> bool:
+        return (folder / "data").read_text() == "whole"
+
+    for number in itertools.count():
+        target = tmp_path / str(number) / "d"
+        if damaged:
+            target.mkdir(parents=True)
+            (target / "data").write_text("half")
+        pid = os.fork()
+        if pid == 0:
+            _kill_before_change(number, target.parent)
+            prepared_once(target, writing([]), whole=is_whole)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        calls: list[Path] = []
+        prepared_once(target, writing(calls), stale_seconds=0.05, whole=is_whole)
+        assert is_whole(target), number
+        if os.waitstatus_to_exitcode(status) == 0:
+            break
+    assert calls == []
+    assert number >= 6, "mkdir of the folder, the lease and the work, a file, its rename, and the lease's end"
+
+
+def _kill_before_change(number: int, folder: Path) -> None:
+    left = itertools.count(number, -1)
+
+    def look(event: str, arguments: tuple[object, ...]) -> None:
+        if event in CHANGES and str(arguments[0]).startswith(str(folder)) and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(look)
 
 
 def test_callers_wait_for_a_lease_that_is_kept_alive(tmp_path: Path) -> None:

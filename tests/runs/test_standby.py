@@ -32,6 +32,11 @@ if sys.argv[2:] == ["standby"]:
 else:
     followed = deputy._followed
     deputy._followed = lambda connection: time.sleep(float(os.environ.get("LATE_SECONDS", "0"))) or followed(connection)
+    if "RENAMED" in os.environ:
+        at_start = os.getcwd()
+        os.rename(at_start, os.environ["FOLDER"])
+        os.mkdir(at_start)
+        os.getcwd = lambda: at_start
     deputy.hand_over()
     print("alone", flush=True)
 exec(code)
@@ -254,6 +259,17 @@ def test_a_task_with_other_cpus_than_its_standby_is_the_rank_itself(node: Node) 
     """A site may give a step of one task a single CPU."""
     node.standby("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})")
     assert node.output_of("print(len(os.sched_getaffinity(0)) > 1)") == "alone\nTrue\n"
+
+
+def test_a_task_whose_folder_its_standby_does_not_see_is_the_rank_itself(node: Node, tmp_path: Path) -> None:
+    """In an image each process has mounts of its own: only a folder that both have at the same path is the rank's."""
+    folder = tmp_path / "moved"
+    folder.mkdir()
+    node.standby()
+    look = "print(os.path.samefile('.', os.environ['FOLDER']))"
+    assert node.task(look, folder, FOLDER=str(folder)).communicate(timeout=60)[0] == "True\n"
+    task = node.task(look, folder, FOLDER=str(tmp_path / "elsewhere"), RENAMED="yes")
+    assert task.communicate(timeout=60)[0] == "alone\nTrue\n"
 
 
 def test_a_task_is_the_rank_itself_without_a_standby(node: Node) -> None:

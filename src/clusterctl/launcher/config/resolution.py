@@ -325,8 +325,9 @@ def _completed(job: Job, cluster: Cluster, values: Values, file: Path, cwd: Path
         restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
         values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
     if restart.standby is None:
-        restart = replace(restart, standby=not gpus and _no_standby(job) is None)
-        values.origins["restart", "standby"] = "default: whether tasks outside an image need no GPU"
+        unpacks_again = cluster.runtime == "pyxis" and container.image is not None
+        restart = replace(restart, standby=not gpus and not unpacks_again and _no_standby(job) is None)
+        values.origins["restart", "standby"] = "default: whether tasks need no GPU, and no image with pyxis"
     return replace(
         job,
         code=code,
@@ -410,7 +411,10 @@ def _no_standby(job: Job) -> str | None:
     if job.workload == "command":
         return "a program of your own is started anew; remove this key"
     if job.container.image not in (None, NO_IMAGE):
-        return "not for tasks in an image; remove this key"
+        if job.container.code == "image":  # which may contain a clusterctl that knows no standbys
+            return 'not with container.code "image"; remove one of them'
+        if job.container.writable:
+            return "not with container.writable: a new start would see what the last one wrote; remove one of them"
     if job.resources.local_code:
         return "not with resources.local_code; remove one of them"
     if not job.restart.limit or job.restart.where != "allocation":

@@ -184,9 +184,9 @@ cctl_is_child() { # process: still one of this script, since the number may be a
 }
 
 # What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py). After a restart
-# in the job, the standbys end it.
+# in the job, the standbys end it, unless they are in an image, from which they may not see all processes.
 cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
-[ "$cctl_number" -eq 0 ] || cctl_has_standby || cctl_end_leftovers "$cctl_number"
+[ "$cctl_number" -eq 0 ] || { [ -n "$cctl_python" ] && cctl_has_standby; } || cctl_end_leftovers "$cctl_number"
 
 # Each node is checked first. Nodes that fail are excluded when the job starts again (shared/node/node_check.py).
 cctl_unfit= # the nodes that Slurm must exclude
@@ -250,7 +250,13 @@ cctl_start_standby() {
   ) >/dev/null 2>&1 &
   cctl_standby_pid=$!
 }
-cctl_end_standby() { ! cctl_has_standby || kill "$cctl_standby_pid"; }
+cctl_end_standby() {
+  local cctl_deadline=$((SECONDS + 5))
+  cctl_has_standby || return 0
+  kill "$cctl_standby_pid"
+  [ "${#cctl_closing[@]}" -gt 0 ] || return 0
+  while cctl_has_standby && [ "$SECONDS" -lt "$cctl_deadline" ]; do sleep 0.05; done # an image in use is not removed
+}
 
 # Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
 # when the node returns: every other start leaves a number out, so that this ends no step of ours.

@@ -201,9 +201,10 @@ def make_plan(
     launcher, node = library / "clusterctl" / "launcher", library / "clusterctl" / "shared" / "node"
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
     own_images = any(job.image_of(role) != job.container.image for role in job.role.values())
-    set_here = [*exports, *secrets]
+    set_here = [*exports, *secrets, *(["CLUSTERCTL_STANDBY"] if job.restart.standby else [])]
     view = _view(resolved, run, set_here, job.container.image)
     runner = tuple(isolated(interpreter, str(launcher / "containers")))
+    entering = tuple(view.flags()) if view and cluster.runtime == "pyxis" and not own_images else ()
     flags = [
         "--overlap",  # a step of `setup`, or what cannot be killed of the last attempt, may hold the job's CPUs
         "--mem=0",  # and its memory
@@ -215,7 +216,7 @@ def make_plan(
         "--input=none",
         *(["--cpu-bind=none"] if job.role else []),  # the roles of a node divide its CPUs themselves
         *cluster.srun_args,
-        *(view.flags() if view and cluster.runtime == "pyxis" and not own_images else ()),
+        *entering,
     ]
     environment = resolved.environment
     if environment:
@@ -284,7 +285,7 @@ def make_plan(
         successors=successors,
         queue=rules.restarts(job, successors) if rules and job.most_starts else None,
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
-        standby=(*beside, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
+        standby=(*beside, *cluster.srun_args, *entering, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,
         grow=job.restart.grow,
         warning=job.resources.warning or 0,

@@ -56,15 +56,18 @@ def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
         umask = os.umask(0o077)
         os.umask(umask)
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        # What makes up this process besides its descriptors.
-        request = as_block([f"{umask} {cpus}", *(f"{name}={value}" for name, value in environment.items())])
+        # What makes up this process besides its descriptors. The standby may have this folder at its own path alone: in
+        # an image each process has mounts of its own.
+        here = os.getcwd()  # noqa: PTH109 - pathlib takes as long to import as all the rest
+        made = [f"{umask} {cpus}", here, *(f"{name}={value}" for name, value in environment.items())]
+        request = as_block(made)
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         socket.send_fds(connection, [request], [0, 1, 2, folder])
         os.close(folder)
         connection.settimeout(_IMPORT_SECONDS)
         began = connection.recv(LARGEST)
         connection.settimeout(None)
-    except OSError:  # too large an environment, no standby any more, or it hangs
+    except OSError:  # no folder any more, too large an environment, no standby any more, or it hangs
         began = b""
     if began:
         _leave_like(*_followed(connection))

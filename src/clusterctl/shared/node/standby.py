@@ -36,14 +36,23 @@ _DRIVERS = ("/dev/nvidia", "/dev/kfd")  # a driver that is in use cannot be used
 class _Request(NamedTuple):
     umask: int
     cpus: list[int]
+    folder: str
     environment: dict[str, str]
 
     @classmethod
     def of(cls, message: bytes) -> _Request:
         """What `deputy` has sent."""
-        first, *pairs = os.fsdecode(message).split("\0")[:-1]
+        first, folder, *pairs = os.fsdecode(message).split("\0")[:-1]
         umask, cpus = first.split()
-        return cls(int(umask), list(map(int, cpus.split(","))), dict(pair.partition("=")[::2] for pair in pairs))
+        environment = dict(pair.partition("=")[::2] for pair in pairs)
+        return cls(int(umask), list(map(int, cpus.split(","))), folder, environment)
+
+    def fits(self, folder: int) -> bool:
+        """Whether a fork has the task's CPUs, and its working directory, open as `folder`, at the same path."""
+        with suppress(OSError):
+            found = Path(self.folder).stat()
+            return os.sched_getaffinity(0).issuperset(self.cpus) and os.path.samestat(found, os.fstat(folder))
+        return False
 
 
 def serve(run_dir: str, users_path: Sequence[str]) -> None:
@@ -130,10 +139,10 @@ class _Standby:
         pid = None
         if len(descriptors) == 4 and not self._ending:
             request = _Request.of(message)
-            if os.sched_getaffinity(0).issuperset(request.cpus):  # or the rank would have fewer
+            if request.fits(descriptors[3]):
                 self._end_earlier(request.environment)
                 if (pid := self._fork(task)) == 0:
-                    self._take_over(descriptors)
+                    self._take_over(descriptors, request.folder)
                     return request
         if pid is None:
             self._forget(task)
@@ -173,11 +182,11 @@ class _Standby:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         return pid
 
-    def _take_over(self, descriptors: list[int]) -> None:
+    def _take_over(self, descriptors: list[int], folder: str) -> None:
         """In the rank: only what its task has, and none of the standby's connections."""
         for number, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, number)
-        os.fchdir(descriptors[3])
+        os.chdir(folder)
         for task in self._ranks.values():
             task.close()
         for key in [*self._selector.get_map().values()]:

@@ -331,8 +331,8 @@ class Restart:
     """Go on with as few nodes as this in the same job when nodes are lost and no spare is left; your own program must
     be able to."""
     standby: bool | None = None
-    """Keep a process on each node that has imported what the ranks import, and becomes them; by default for tasks
-    outside an image that need no GPU."""
+    """Keep a process on each node that has imported what the ranks import, and becomes them; by default without
+    GPUs, and not in images with pyxis."""
     signal: Annotated[str, OneOf(("USR2", "USR1", "TERM"))] = "USR2"
     """The signal on which your own program saves: its processes that handle it get it after the warning."""
     at_limit: bool | None = None
