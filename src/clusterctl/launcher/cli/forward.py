@@ -43,6 +43,7 @@ class Manner:
     job: str = ""  # the parameter that names a job, whose file is sent along
     code: bool = False  # with its code
     chooses: Callable[[Mapping[str, Any]], str] | None = None  # of several clusters, NAME,NAME, the one that gets it
+    several: bool = False  # with NAME,NAME it runs here, and asks each of the clusters
     restarts: bool = False  # it may get the secret variables of the run's job
     files: str = ""  # the parameter that may name files of this machine: then it runs here
     upload: str = ""  # the parameter that may name a file to send along

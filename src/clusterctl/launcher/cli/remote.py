@@ -40,7 +40,7 @@ def forwarding(command: click.Command) -> click.Command:
     def called(**values: Any) -> Any:
         from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster, typed_cluster
 
-        context, words = click.get_current_context(), click.get_current_context().find_root().obj
+        words = click.get_current_context().find_root().obj
         if "chooses" in manner and "," in (values["cluster"] or ""):
             typed, values["cluster"] = values["cluster"], manner["chooses"](values)
             words = [
@@ -51,7 +51,7 @@ def forwarding(command: click.Command) -> click.Command:
                 else word
                 for word in words
             ]
-        several = context.info_name == "status" and "," in (values["cluster"] or "")
+        several = "several" in manner and "," in (values["cluster"] or "")
         stays = several or "here" in manner or ("files" in manner and names_files(values[manner["files"]]))
         with typed_cluster(None if several else values["cluster"]):
             place = None if stays else remote_cluster(values["cluster"])

@@ -123,7 +123,7 @@ class Request:
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
-@remotely(watch="watch")
+@remotely(watch="watch", several=True)
 def status(**typed: Any) -> None:
     """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
 

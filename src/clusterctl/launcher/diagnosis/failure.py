@@ -169,7 +169,7 @@ def _stuck(case: Case) -> Finding | None:
 
 
 def _nodes_lost_with_the_script(attempt: AttemptTrace) -> list[str]:
-    """Where ranks met a newer attempt: Slurm had lost contact. Without any, the first node, whose script ended silently."""
+    """Where ranks met a newer attempt. If none did, the first node, whose script ended silently."""
     return [rank.node for rank in attempt.ranks if rank.superseded] or [attempt.rank(0).node]
 
 
