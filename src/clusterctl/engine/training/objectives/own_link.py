@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.inference import one_ahead, own_rows
+from clusterctl.engine.graph.inference import one_ahead, own_rows, parts_or
 from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
@@ -74,8 +73,10 @@ class Links(Objective[P]):
     """
 
     unit = "edges"
+    own_training: OwnTraining
     _graph: LinkGraph | TypedLinkGraph  # on the task's device
     _known: Adjacency  # the pairs that are never drawn as negatives
+    _inferences: dict[str, Any]  # by split: exact outputs, with the edges that carry messages for its pairs
 
     def __init__(self, graph: LinkGraph | TypedLinkGraph, train: LinkPredictionTrain, task: Task) -> None:
         """Raises TaskError if the data has no pairs, or too few, for these settings."""
@@ -144,12 +145,28 @@ class Links(Objective[P]):
         scored = StepPairs(torch.cat([pairs, torch.stack(drawn)], 1), y, weights, total)
         return scored, self._examples(batch.everyone[everyone])
 
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
+        self.own_training.agree_on_buffers()
+        found: dict[str, Score] = {}
+        with self._precision.autocast(self._task.device):
+            for inference in dict.fromkeys(self._inferences.values()):
+                own = [split for split in splits if self._inferences[split] is inference]
+                if own:
+                    rows = self._encoded(inference)
+                    found |= {split: self._score(rows, split) for split in own}
+                    rows.settle()
+        return {split: found[split] for split in splits}
+
+    def _encoded(self, inference: Any) -> Features:
+        """The model's outputs for the nodes at both ends. A collective."""
+        raise NotImplementedError
+
     def _score(self, rows: Features, split: str) -> Score:
         """The score of a split, with `rows` for its pairs."""
-        pairs, each = (
-            [getattr(self._graph, name) for name in (split, f"{split}_negatives")],
-            getattr(self._graph, f"{split}_each"),
-        )
+        pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
+        each = getattr(self._graph, f"{split}_each")
         scores = [self._scored(rows, part) for part in pairs]
         y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         kept = self._metric.kept(torch.cat(scores), y)
@@ -260,20 +277,6 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
         divergence: Tensor = self.model.kl_loss()  # type: ignore[operator]
         return loss + weights.sum() / total * divergence / self._graph.num_nodes
 
-    @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
-        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
-        self.own_training.agree_on_buffers()
-        found: dict[str, Score] = {}
-        with self._precision.autocast(self._task.device):
-            for inference in dict.fromkeys(self._inferences.values()):
-                own = [split for split in splits if self._inferences[split] is inference]
-                if own:
-                    rows = self._encoded(inference)
-                    found |= {split: self._score(rows, split) for split in own}
-                    rows.settle()
-        return {split: found[split] for split in splits}
-
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference[Any]:
         """Exact outputs, when the edges of this graph carry messages."""
         if isinstance(self._own, PygModel):
@@ -290,10 +293,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
         else:
             nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
             parts = (rows for _, rows in inference.rows_at_once(nodes))
-            first = next(parts, None)
-            if first is None:  # this rank has no nodes
-                first = self._features.piece(0, 0)
-            rows = own_rows(chain([first], parts), len(own), self._features.spill)
+            rows = own_rows(parts_or(self._features.piece(0, 0), parts), len(own), self._features.spill)
         return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
     def _decoded(self, rows: Tensor, pairs: int) -> Tensor:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import sampled_typed_hops, whole_typed_hops
-from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, own_rows, rows_of_all
+from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, own_rows
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.subgraphs import (
     TypedSampler,
@@ -33,6 +32,7 @@ from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
+from clusterctl.engine.training.own.inference import of_all
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
 from clusterctl.engine.training.own.pyg_model import differs, print_if_seeds_mix
@@ -277,14 +277,7 @@ class LayerByLayer:
         rows = own_rows(parts or [empty], len(own), spill)
         for one in features.values() if number else [self._rows]:
             one.settle()
-        return rows_of_all_types(rows, count, self._task, spill)
-
-
-def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Spill | None) -> Features:
-    """All nodes' rows of one type, from each rank's own. A collective."""
-    width = torch.tensor([rows.size(1)], device=task.device)  # a rank without nodes does not know it
-    dist.broadcast(width, 0)
-    return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
+        return of_all(rows, count, self._task, spill)
 
 
 Sampling = Callable[[Tensor, int, int], tuple[list[Any], "Tables"]]
@@ -349,10 +342,31 @@ def typed_model(
     return built(name, sizes, options, layers, lazy=True, known=known)
 
 
-class TypedNodeClassification(Objective[TypedSample]):
-    """Trains the model `train.model` on examples of one node type of a graph with several types."""
+S = TypeVar("S", bound=TypedSample)
+
+
+class OwnTyped(Objective[S]):
+    """Trains the model `train.model` on samples of a graph with several types."""
 
     own_training: OwnTraining
+    _own: TypedModel
+    _rows: TypedRows
+
+    def gather(self, prepared: S) -> Tables:
+        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
+        return self._rows.of_step(prepared, fetched)
+
+    def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
+        return batch.total, sum(one.num_edges for one in prepared.inputs)
+
+    def where_it_breaks(self, prepared: S, gathered: Tables) -> str:
+        with self._precision.autocast(self._task.device):
+            return self._own.where_it_breaks(prepared.inputs, gathered)
+
+
+class TypedNodeClassification(OwnTyped[TypedSample]):
+    """Trains the model `train.model` on examples of one node type of a graph with several types."""
+
     _graph: LabelledHeteroGraph
 
     def __init__(
@@ -414,22 +428,11 @@ class TypedNodeClassification(Objective[TypedSample]):
         """The sampled neighbourhood."""
         return self._rows.asked(*self._sample(batch.seeds, batch.epoch, batch.step))
 
-    def gather(self, prepared: TypedSample) -> Tables:
-        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
-        return self._rows.of_step(prepared, fetched)
-
     def scores(self, prepared: TypedSample, gathered: Tables, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the sample has it
         return self._own.outputs(prepared.inputs, gathered)
 
-    def work(self, batch: Batch, prepared: TypedSample) -> tuple[int, int]:
-        return batch.total, sum(one.num_edges for one in prepared.inputs)
-
     def error(self, scores: Tensor, batch: Batch, prepared: TypedSample) -> Tensor:  # noqa: ARG002 - of the base class
         return self._loss.of(scores, self._graph.y, batch)
-
-    def where_it_breaks(self, prepared: TypedSample, gathered: Tables) -> str:
-        with self._precision.autocast(self._task.device):
-            return self._own.where_it_breaks(prepared.inputs, gathered)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
