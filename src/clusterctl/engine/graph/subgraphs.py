@@ -287,10 +287,6 @@ class TypedSubgraph:
     def num_edges(self) -> int:
         return sum(edges.size(1) for edges in self.edge_index.values())
 
-    def of_one_type(self, kind: str) -> Tensor:
-        """int64: the nodes that are seeds, of this type."""
-        return self.places[kind][: self.seeds[kind]]
-
     def repeated(self, times: int) -> TypedSubgraph:
         """The same rows with `times` copies of all edges."""
         edge_index = {relation: own.repeat(1, times) for relation, own in self.edge_index.items()}

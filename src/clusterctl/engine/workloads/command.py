@@ -89,9 +89,9 @@ class CommandJob(NamedTuple):
 
 
 class Program:
-    """The running program of a rank, which is told of the warning and of the end.
+    """The program of a rank. While `wait` waits for it, it is signalled to save before its job ends.
 
-    If `restart.at_limit` is set, it is ended before the limit.
+    If `restart.at_limit` is set, it is ended before the time limit.
     """
 
     def __init__(self, argv: list[str], variables: Mapping[str, str], job: CommandJob, context: Context) -> None:
@@ -123,7 +123,7 @@ class Program:
         self.handles_term = False
 
     def wait(self, stop_file: Path, ports: Sequence[int], times: LogTimes | None, grace: float = 0.0) -> int:
-        """Wait for it, and tell it of the warning and of the end; forward the terminal's INT. Returns its exit code.
+        """Its exit code, as `Popen` has it. Until then it is told of the warning, of the job's end, and of Ctrl-C.
 
         The warning also creates a file, for programs that do not handle the signal. A program that has not installed
         its handler yet gets the signal once it has. If another user listens on one of `ports`, which other ranks would

@@ -117,6 +117,7 @@ class NodeClassification(Objective[FetchedSample]):
         """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""
         with self._precision.autocast(self._task.device):
             features = self._features if self._fetches else None
+            best_class = partial(torch.argmax, dim=1)
             own, predicted = infer(self.model, self._graph, self._task, self._aggregated, features, best_class)
         return accuracies(self._graph, own, predicted, splits)
 
@@ -125,11 +126,6 @@ def print_if_on_cpu(task: Task) -> None:
     """Print a line if there is no GPU whose host edges and features could stay on."""
     if task.device.type == "cpu" and task.place.rank == 0:
         print('data.placement = "host" changes nothing: this training runs on CPUs', flush=True)
-
-
-def best_class(scores: Tensor) -> Tensor:
-    """The class with the highest score, int64 [nodes], of scores [nodes, classes]."""
-    return scores.argmax(1)
 
 
 def seeds_of(graph: Graph) -> Tensor:

@@ -16,7 +16,7 @@ from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.inference import one_ahead, own_rows, parts_or
-from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
+from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, other_messages, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.losses import Loss
@@ -210,7 +210,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(graph, train, task)
-        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
+        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out))
         self.model = model.to(task.device, self._precision.weights)
         self._decoder = Decoder(self.model, train.model)
         self._own = encoder_of(self.model, train.model)
@@ -245,7 +245,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
             blocks = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             whole.print_what_varies(sampled_hops(blocks, (train.seed, 0, 0)))
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for which, other in self._graph.other_messages().items():
+        for which, other in other_messages(self._graph).items():
             self._inferences[which] = self._inference(other, train)
         self._has_divergence = hasattr(self.model, "kl_loss")
         if task.place.rank == 0 and self._has_divergence:

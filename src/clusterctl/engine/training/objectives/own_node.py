@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
@@ -26,7 +27,7 @@ from clusterctl.engine.training.objectives.node import (
 )
 from clusterctl.engine.training.own.function import OwnSampler
 from clusterctl.engine.training.own.inference import OwnInference
-from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, found, options_of
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_model import (
     PygModel,
@@ -218,12 +219,12 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         self.classes = outputs if train.loss == "cross_entropy" else 0
         sizes = {"features": graph.num_features, "classes": outputs}
         if train.model in BUILT_IN:
-            model = built_in(train.model, graph.num_features, outputs, layers, train.options)
+            model = Gat(graph.num_features, outputs, layers, options_of(train.model, train.options))
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:
             check_takes_one_type(found(train.model, "train.model"), train.model)
-            model = built(train.model, sizes, train.options, layers, lazy=True)
+            model = built(train.model, sizes, train.options, layers)
         self.model = model.to(task.device, self._precision.weights)
         check_takes_one_type(self.model, train.model)
         if train.temporal_strategy != "uniform":

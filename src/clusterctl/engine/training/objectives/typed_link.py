@@ -15,7 +15,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
 from clusterctl.engine.graph.inference import own_rows, parts_or
-from clusterctl.engine.graph.links import without_edge
+from clusterctl.engine.graph.links import other_messages, without_edge
 from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood
 from clusterctl.engine.training.objectives.own_link import Decoder, Links, StepPairs
 from clusterctl.engine.training.objectives.relation import embeddings_of
@@ -123,7 +123,7 @@ class TypedLinkPrediction(Links[TypedLinkSample], OwnTyped[TypedLinkSample]):
         layers = len(train.fan_out)
         whole = PygInference(self._own, BothEnds(self._rows, self._graph, self._own.kinds), task, layers)
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for which, other in self._graph.other_messages().items():
+        for which, other in other_messages(self._graph).items():
             around = BothEnds(self._rows, other, self._own.kinds)
             self._inferences[which] = PygInference(self._own, around, task, layers, quiet=True)
 

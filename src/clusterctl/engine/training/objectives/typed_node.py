@@ -339,7 +339,7 @@ def typed_model(
         "num_nodes_dict": dict(graph.num_nodes),
     }
     sizes: dict[str, Any] = {"features": widths} | ({} if classes is None else {"classes": classes})
-    return built(name, sizes, options, layers, lazy=True, known=known)
+    return built(name, sizes, options, layers, known=known)
 
 
 S = TypeVar("S", bound=TypedSample)

@@ -8,7 +8,7 @@ of a graph: those of `OneType` here, so graphs with several types of nodes are e
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,14 +36,6 @@ if TYPE_CHECKING:
 _SEEDS_AT_ONCE = 128
 _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
 _TRIED_FAN_OUT = 4
-
-
-class Plan(NamedTuple):
-    """How to evaluate: on the whole graph (0 hops), or in pieces; and what a forward needs."""
-
-    hops: int
-    per_row: float
-    per_edge: float
 
 
 class Piece(Protocol):
@@ -159,7 +151,7 @@ class PygInference(Generic[P]):
         self._around, self._task = surroundings, task
         self._device = task.device
         self._layers, self._quiet = layers, quiet
-        self._hops, *need = Plan(*from_first(lambda: self._planned(hops), task.agreeing))
+        self._hops, *need = from_first(lambda: self._planned(hops), task.agreeing)
         self._need = Need(*need)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -205,8 +197,8 @@ class PygInference(Generic[P]):
     # What rank 0 finds out at the start.
 
     @torch.no_grad()
-    def _planned(self, wanted: int) -> Plan:
-        """How to evaluate, from a few forwards on small inputs."""
+    def _planned(self, wanted: int) -> tuple[int, float, float]:
+        """The hops of a piece, 0 for the whole graph at once, and what a forward needs: from a few on small inputs."""
         name = self._own.name
         with undisturbed(self._own.model, self._task.device):
             need = need_of(self._own, self._around, self._layers, self._device)
@@ -216,16 +208,16 @@ class PygInference(Generic[P]):
                 if needed <= free:
                     self._compare(wanted)
                 self._print(f"{name} is evaluated in pieces of {wanted} hops")
-                return Plan(wanted, *need)
+                return wanted, *need
             if needed <= free:
                 self._print(f"{name} is evaluated on the whole graph at once: {fits}")
-                return Plan(0, *need)
+                return 0, *need
             hops, why = self._settled(need, free)
         if not hops:
             hint = "request more memory, or set train.hops to the number of hops that evaluation should read"
             raise TaskError(f"{name} cannot be evaluated exactly: {why}, and {fits}", hint, Cause.USER)
         self._print(f"{name} is evaluated in pieces of {hops} hops, which its outputs depend on: {fits}")
-        return Plan(hops, *need)
+        return hops, *need
 
     def _print(self, line: str) -> None:
         if not self._quiet:
