@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.number_files import states_of
+from clusterctl.engine.data.number_files import folder_of, states_of
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.links import negatives
@@ -72,9 +72,7 @@ def recipe(root: str | Path | None, together: int) -> Recipe[Interactions]:
 def raw_identity(root: str | Path | None) -> dict[str, Any]:
     """Identifies a data set: the location of its raw file, its size and time. Raises TaskError."""
     hint = f"set data.root to a folder with raw/{RAW_FILE}; generate one: clusterctl data generate taobao --root DIR"
-    if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
-    folder = Path(root).resolve()
+    folder = folder_of(root, hint)
     return {"root": str(folder), **states_of(folder / "raw", (RAW_FILE,), hint)}
 
 

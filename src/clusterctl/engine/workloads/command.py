@@ -389,10 +389,8 @@ def outcome(code: int, number: int | None) -> str:
     """How a program has ended, in words; `number` is the signal that killed it, if one did."""
     if number is None:
         return f"exited with {code}"
-    known = next(
-        (one.name for one in signal.Signals if one == number), f"signal {number}"
-    )  # real-time ones have no name
-    return f"was killed by {known}"
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")  # real-time: no name
+    return f"was killed by {name}"
 
 
 # A temporary folder on the node, which is removed when its process ends.

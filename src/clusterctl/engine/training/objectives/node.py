@@ -19,7 +19,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import Batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.engine.graph.blocks import Block
     from clusterctl.engine.graph.features.sources import Fetch
@@ -169,6 +169,21 @@ def nodes_of(graph: Graph | LabelledHeteroGraph, split: str, own: range) -> Tens
     """The nodes of a split that are this rank's, `own`: int64."""
     nodes: Tensor = getattr(graph, split)
     return nodes[(nodes >= own.start) & (nodes < own.stop)]
+
+
+def kept_by_node(
+    keep: Callable[[Tensor], Tensor],
+    outputs: int,
+    own: range,
+    device: torch.device,
+    found: Iterable[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """What to `keep` of the outputs `found` of some nodes, a row for each node of `own`: zeros for the others."""
+    like = keep(torch.empty(0, outputs, device=device))
+    kept = like.new_zeros(len(own), *like.shape[1:])
+    for nodes, rows in found:
+        kept[nodes - own.start] = keep(rows)
+    return kept
 
 
 def measured(

@@ -18,6 +18,7 @@ from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import (
+    kept_by_node,
     measured,
     nodes_of,
     print_if_on_cpu,
@@ -284,11 +285,9 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
             if isinstance(self._inference, OwnInference) and self._own.by_layer:
                 kept = self._inference.rows(own, self._kept)
             else:
-                kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
-                kept = kept.new_zeros(len(own), *kept.shape[1:])  # zeros for nodes in none of the splits
                 mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
-                for seeds, rows in self._inference.rows_at_once(mine):
-                    kept[seeds - own.start] = self._kept(rows)
+                found = self._inference.rows_at_once(mine)
+                kept = kept_by_node(self._kept, self._own.classes or 0, own, self._graph.y.device, found)
         return measured(self._metric, self._graph, own, kept, splits)
 
     def _kept(self, rows: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from clusterctl.engine.graph.subgraphs import (
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.objectives.node import measured, nodes_of
+from clusterctl.engine.training.objectives.node import kept_by_node, measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
 from clusterctl.engine.training.own.inference import of_all
@@ -405,7 +405,12 @@ class TypedNodeClassification(OwnTyped[TypedSample]):
         tried = inputs if self._own.by_layer else inputs[0]
         self._own.begin(tried, self._rows.tried(places), quiet=task.place.rank > 0)
         if task.place.rank == 0 and not self._own.by_layer:
-            print_if_seeds_mix(network, train.model, task.device, self._tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
+
+            def tried_outputs(seeds: int) -> Tensor:
+                inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
+                return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.tried(places))
+
+            print_if_seeds_mix(network, train.model, task.device, tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
         self._inference: AtTimes | LayerByLayer | PygInference[TypedSubgraph]
         if self._own.by_layer:
             self._inference = LayerByLayer(self._own, self._rows, kind, len(train.fan_out), task)
@@ -415,10 +420,6 @@ class TypedNodeClassification(OwnTyped[TypedSample]):
             around = SeveralTypes(self._rows, kind)
             self._inference = PygInference(self._own, around, task, len(train.fan_out), train.hops)
         self.own_training = OwnTraining(network, train.model, task)
-
-    def _tried_outputs(self, seeds: int) -> Tensor:
-        inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
-        return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.tried(places))
 
     @property
     def seeds(self) -> Tensor:
@@ -442,10 +443,7 @@ class TypedNodeClassification(OwnTyped[TypedSample]):
         own = own_slice(len(self._graph.y))
         mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
         with self._precision.autocast(self._task.device):
-            kept = self._kept(torch.empty(0, self._own.classes or 0, device=mine.device))
-            kept = kept.new_zeros(len(own), *kept.shape[1:])
-            for some, rows in self._outputs(mine):
-                kept[some - own.start] = self._kept(rows)
+            kept = kept_by_node(self._kept, self._own.classes or 0, own, mine.device, self._outputs(mine))
         return measured(self._metric, self._graph, own, kept, splits)
 
     def _outputs(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
