@@ -167,22 +167,19 @@ class Links(Objective[P]):
         """The score of a split, with `rows` for its pairs."""
         pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
         each = getattr(self._graph, f"{split}_each")
-        scores = [self._scored(rows, part) for part in pairs]
+        own = [own_slice(part.size(1)) for part in pairs]
+        scores = []
+        for part, mine in zip(pairs, own, strict=True):
+            pieces = torch.split(part[:, mine.start : mine.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
+            fetches = one_ahead((piece, rows.fetch(self._rows_of(piece).flatten())) for piece in pieces)
+            scored = [self._decoded(fetch.rows(), piece.size(1)) for piece, fetch in fetches]
+            scores.append(torch.cat(scored).to(self._precision.weights))
         y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         kept = self._metric.kept(torch.cat(scores), y)
         if self._is_auc:
             return auc(*scores)
-        own = [own_slice(part.size(1)) for part in pairs]
         places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
         return self._metric.score(kept, y, torch.cat(places), each)
-
-    def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
-        """The scores of this rank's slice of the pairs."""
-        own = own_slice(pairs.size(1))
-        parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
-        fetches = one_ahead((part, rows.fetch(self._rows_of(part).flatten())) for part in parts)
-        scores = [self._decoded(fetch.rows(), part.size(1)) for part, fetch in fetches]
-        return torch.cat(scores).to(self._precision.weights)
 
     def _rows_of(self, pairs: Tensor) -> Tensor:
         """Where the rows of pairs are in an evaluation, int64 [2, pairs]."""
