@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.blocks import own_slice
@@ -220,7 +220,7 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         self.classes = outputs if train.loss == "cross_entropy" else 0
         sizes = {"features": graph.num_features, "classes": outputs}
         if train.model in BUILT_IN:
-            model = Gat(graph.num_features, outputs, layers, options_of(train.model, train.options))
+            model: nn.Module = Gat(graph.num_features, outputs, layers, options_of(train.model, train.options))
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:

@@ -84,6 +84,7 @@ class TypedLinkPrediction(Links[TypedLinkSample], OwnTyped[TypedLinkSample]):
     """Trains the model `train.model` to distinguish pairs with an edge of one type from pairs without one."""
 
     _graph: TypedLinkGraph
+    _own: EndsModel
 
     def __init__(
         self,
