@@ -119,7 +119,7 @@ class TypedLinkPrediction(Links[TypedLinkSample], OwnTyped[TypedLinkSample]):
         self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
         seeds, _ = self._ends_of(self._examples(self.seeds[:_TRIED_PAIRS]))
         tried = self._sampler.sample(seeds, 0, 0)
-        self._own.begin(tried, self._rows.tried(tried.places), quiet=task.place.rank > 0)
+        self._own.begin(tried, self._rows.stored(tried.places), quiet=task.place.rank > 0)
         self.own_training = OwnTraining(network, train.model, task)
         layers = len(train.fan_out)
         whole = PygInference(self._own, BothEnds(self._rows, self._graph, self._own.kinds), task, layers)

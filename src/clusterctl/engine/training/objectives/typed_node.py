@@ -114,28 +114,20 @@ class TypedRows:
         if self._embeddings is not None:
             self._whole = {**self._features, **self._embeddings.of_all(self._task, self._dtypes.values)}
 
-    def fetched(self, subgraph: TypedSubgraph) -> Tables:
-        """The rows in an evaluation, by one rank."""
-        return self.of(subgraph.places)
-
     @property
     def spill(self) -> Spill | None:
         """Where tables between the layers of an evaluation should be: None if in memory."""
         return next((features.spill for features in self._features.values()), None)
 
-    def of(self, places: Tables) -> Tables:
+    def fetched(self, places: Tables) -> Tables:
         """The rows of these nodes of all types in an evaluation, by one rank; `settle` follows."""
         rows = self._fetches.fetch(places).rows() if self._fetches else {}
         return {
             kind: rows[kind] if kind in rows else self._whole[kind].fetch(own).rows() for kind, own in places.items()
         }
 
-    def stored(self, subgraph: TypedSubgraph) -> Tables:
-        """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
-        return self.tried(subgraph.places)
-
-    def tried(self, nodes: Tables) -> Tables:
-        """Rows of these nodes, as in `stored`."""
+    def stored(self, nodes: Tables) -> Tables:
+        """Rows of these nodes for a trial, by one rank: features as stored, and something else for embeddings."""
         weights = self._dtypes.weights
         rows = {
             kind: x.index_select(0, nodes[kind].to(x.device)).to(self._task.device, weights)
@@ -188,7 +180,7 @@ class AtTimes:
         self._sampler = TypedSampler(self._graph, fan_out, train.seed, last=self._is_last)
         with undisturbed(own.model, task.device), torch.no_grad():
             piece = self._around(self._graph.train[:_TRIED_SEEDS])
-            x = rows.stored(piece)
+            x = rows.stored(piece.places)
             self._need = forward_memory.measured(
                 lambda times: own.outputs([piece.repeated(times)], dict(x)), piece.num_rows, max(1, piece.num_edges)
             )
@@ -209,7 +201,7 @@ class AtTimes:
             for half in examples.tensor_split(2):
                 yield from self._fitting(half, free)
         else:
-            yield examples, self._own.outputs([piece], self._rows.fetched(piece))
+            yield examples, self._own.outputs([piece], self._rows.fetched(piece.places))
 
     def _around(self, examples: Tensor) -> TypedSubgraph:
         return replace(sample_of(self._sampler, self._graph, examples, 0, 0), randomness=None)
@@ -240,7 +232,7 @@ class LayerByLayer:
         for kind in sorted(self._wanted[-1]):
             own = range(min(_TRIED_TARGETS, self._graph.num_nodes[kind]))
             parts = [
-                self._own.layer_of_types(0, hop, self._rows.tried(hop.nodes), last=last).get(kind)
+                self._own.layer_of_types(0, hop, self._rows.stored(hop.nodes), last=last).get(kind)
                 for most in (len(own), 1)
                 for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most)
             ]
@@ -267,7 +259,7 @@ class LayerByLayer:
         parts = []
         for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most) if len(own) else ():
             hidden = {other: one.fetch(hop.nodes[other]).rows() for other, one in features.items()}
-            x = hidden if number else self._rows.of(hop.nodes)
+            x = hidden if number else self._rows.fetched(hop.nodes)
             found = self._own.layer_of_types(number, hop, x, last=last)
             if kind not in found:
                 message = f"{self._own.name}: layer {number} gives no rows of {kind}, which later layers read"
@@ -403,12 +395,12 @@ class TypedNodeClassification(OwnTyped[TypedSample]):
         self._sample = by_layers(self._graph, train) if self._own.by_layer else by_subgraphs(self._graph, train)
         inputs, places = self._sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
         tried = inputs if self._own.by_layer else inputs[0]
-        self._own.begin(tried, self._rows.tried(places), quiet=task.place.rank > 0)
+        self._own.begin(tried, self._rows.stored(places), quiet=task.place.rank > 0)
         if task.place.rank == 0 and not self._own.by_layer:
 
             def tried_outputs(seeds: int) -> Tensor:
                 inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
-                return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.tried(places))
+                return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.stored(places))
 
             print_if_seeds_mix(network, train.model, task.device, tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
         self._inference: AtTimes | LayerByLayer | PygInference[TypedSubgraph]
