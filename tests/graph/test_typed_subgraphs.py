@@ -272,7 +272,7 @@ def test_a_neighbourhood_has_all_edges_into_what_is_nearer() -> None:
         assert set(zip(*(end.tolist() for end in ends), strict=True)) == wanted[relation]
         assert sources.numel() == len(wanted[relation])
     assert {kind: set(places.tolist()) for kind, places in piece.places.items()} == near
-    assert torch.equal(piece.of_one_type(PAPER), seeds)
+    assert torch.equal(piece.places[PAPER][: piece.seeds[PAPER]], seeds)
     check_places(piece)
     check_places(typed_whole(graph))
     assert typed_whole(graph).num_edges == sum(map(len, graph.indices.values()))

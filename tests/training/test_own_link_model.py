@@ -25,7 +25,7 @@ from torch_geometric.utils import to_undirected
 
 from clusterctl.engine.data.own_links import link_graph
 from clusterctl.engine.graph import inference
-from clusterctl.engine.graph.links import LinkGraph, ends, has_edge
+from clusterctl.engine.graph.links import LinkGraph, ends, has_edge, other_messages
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import EpochPlan
@@ -485,7 +485,7 @@ def test_attributes_of_edges_stay_with_their_edges(lone_task: Task, form: str) -
     for part in given:
         for pair, weight, attributes in zip(part.edge_index.t(), part.edge_weight, part.edge_attr, strict=True):
             of_pairs.setdefault(tuple(pair.tolist()), []).append(float(weight + 7 * attributes[0] + 9 * attributes[1]))
-    for messages in (graph, *graph.other_messages().values()):
+    for messages in (graph, *other_messages(graph).values()):
         assert messages.edge_weight is not None
         assert messages.edge_attr is not None
         mixed = messages.edge_weight + messages.edge_attr @ torch.tensor([7.0, 9.0])
@@ -499,7 +499,7 @@ def test_attributes_of_edges_stay_with_their_edges(lone_task: Task, form: str) -
     trained.model.eval()
     scores = trained.evaluate(["val", "test"])
     for which, score in scores.items():
-        messages = graph.other_messages().get(which, graph)
+        messages = other_messages(graph).get(which, graph)
         assert messages.edge_weight is not None
         assert messages.edge_attr is not None
         with torch.no_grad():

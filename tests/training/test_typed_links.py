@@ -142,7 +142,7 @@ def test_each_split_is_scored_on_its_own_messages_as_by_pyg(parts: Any, lone_tas
 
 def test_rows_are_those_of_pyg_whole_and_in_pieces(parts: Any, lone_task: Task, monkeypatch: Any) -> None:
     whole = objective(parts, lone_task)
-    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: (2, 1.0, 1.0))
     monkeypatch.setattr(pyg_inference, "_SEEDS_AT_ONCE", 17)
     pieces = objective(parts, lone_task, model="users:Uneven")
     for trained in (whole, pieces):
@@ -176,7 +176,7 @@ def test_numbers_of_edges_are_those_of_the_split(lone_task: Task, monkeypatch: A
             sources, targets = data[relation].edge_index
             data[relation].edge_attr = torch.sin(sources + 100.0 * targets)
     parts = dict(zip(("train", "val", "test"), attributed, strict=True))
-    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: (2, 1.0, 1.0))
     trained = objective(parts, lone_task, model="users:Attributed")
     trained.model.eval()
     trained._rows.begin_evaluation()
@@ -233,7 +233,7 @@ def test_the_loss_is_that_of_pyg_without_the_edges_of_the_examples(parts: Any, l
         left[relation].edge_index = ends[:, [tuple(pair) not in examples for pair in pairs]]
         assert left[relation].edge_index.size(1) < ends.size(1)
     (sample,) = prepared.inputs
-    ends = [sample.of_one_type(kind)[own] for kind, own in zip(("user", "item"), prepared.scored.pairs, strict=True)]
+    ends = [sample.places[kind][own] for kind, own in zip(("user", "item"), prepared.scored.pairs, strict=True)]
     count = store.edge_label_index.size(1)
     assert torch.equal(torch.stack(ends)[:, :count], store.edge_label_index[:, batch.seeds])
     assert prepared.scored.y.tolist() == [1.0] * count + [0.0] * 2 * count

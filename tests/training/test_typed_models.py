@@ -145,7 +145,7 @@ def test_outputs_and_losses_are_those_of_pyg_on_the_whole_graph(
     assert "is evaluated on the whole graph at once" in capfd.readouterr().out
     loss = F.cross_entropy(expected[igb.train], igb.y[igb.train])
     torch.testing.assert_close(loss_of(objective).detach(), loss, rtol=0, atol=1e-9)
-    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+    monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: (2, 1.0, 1.0))
     pieces = TypedNodeClassification(igb, train, lone_task)
     pieces.model.load_state_dict(objective.model.state_dict())
     torch.testing.assert_close(outputs_of(pieces), expected, rtol=0, atol=1e-9)
@@ -278,7 +278,7 @@ def test_numbers_of_edges_reach_a_model_as_in_pyg(users: Any, lone_task: Task, m
     for model, hops in ((Weighted, 0), (WeightedData, 0), (Weighted, 2)):
         users.Net = model
         if hops:
-            monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: pyg_inference.Plan(2, 1.0, 1.0))
+            monkeypatch.setattr(pyg_inference.PygInference, "_planned", lambda *_: (2, 1.0, 1.0))
         objective = TypedNodeClassification(graph, replace(TRAIN, options={}), lone_task)
         with torch.no_grad():
             plain = objective._own.model.eval()

@@ -6,13 +6,14 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.made_graphs import cora, write_cora
 from support.ranks import metrics_of, run_job
 
 from clusterctl.engine.data.data_sets import data_set, generate, prepare
-from clusterctl.engine.data.ogb import read_relations
+from clusterctl.engine.data.number_files import text_rows, text_words
 from clusterctl.engine.data.ogb_like import MODELS, OTHER_EDGES
 from clusterctl.engine.data.reddit import community
 from clusterctl.engine.graph.storage import FILE, Graph, load
@@ -59,12 +60,16 @@ def test_a_generated_data_set_has_the_shape_of_the_real_one(tmp_path: Path, name
 
 def test_a_generated_mag_has_its_other_relations(tmp_path: Path) -> None:
     generate("ogbn-mag", 5e-4, 1, tmp_path / "data")
-    (tmp_path / "scratch").mkdir()
-    graph = read_relations(tmp_path / "data", tmp_path / "scratch").graph
-    assert set(graph.indices) == {*OTHER_EDGES, ("paper", "cites", "paper")}
+    folder = tmp_path / "data" / "raw" / "relations"
+    found = {path.name: [*text_rows(path / "edge.csv.gz", np.int64, columns=2)] for path in folder.iterdir()}
+    assert found.keys() == {"___".join(relation) for relation in (*OTHER_EDGES, ("paper", "cites", "paper"))}
+    names, counts = text_words(tmp_path / "data" / "raw" / "num-node-dict.csv.gz")
+    nodes = dict(zip(names, map(int, counts), strict=True))
     for relation, edges in OTHER_EDGES.items():
-        assert graph.indices[relation].numel() == pytest.approx(edges * 5e-4, rel=0.3)  # institutions are few
-        assert graph.indptr[relation].numel() == graph.num_nodes[relation[2]] + 1
+        rows = np.concatenate([piece.rows for piece in found["___".join(relation)]])
+        assert len(rows) == round(edges * 5e-4)
+        assert (rows >= 0).all()
+        assert (rows < [nodes[relation[0]], nodes[relation[2]]]).all()
 
 
 def test_the_users_own_model_trains_on_an_ogb_layout(tmp_path: Path, lone_task: Task) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.made_graphs import CITES, WRITES, cora, ends, nodes_of, write_cora
+from support.made_graphs import cora, ends, nodes_of, write_cora
 
 from clusterctl.engine.data import ogb
-from clusterctl.engine.data.ogb import raw_identity, read_raw, read_relations
+from clusterctl.engine.data.ogb import raw_identity, read_raw
 from clusterctl.engine.data.ogb_like import write_archives, write_tables
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.workloads import node_classification
@@ -114,22 +114,6 @@ def test_half_precision_and_compressed_archives_are_read(tmp_path: Path, scratch
 def test_a_node_outside_the_splits_needs_no_label(tmp_path: Path, scratch: Path, archives: bool) -> None:
     root = small(tmp_path / "data", archives=archives, labels=(1, 0, 2, -1))
     assert read_raw(root, scratch).y.tolist() == [1, 0, 2, -1]
-
-
-def test_all_relations_can_be_read(tmp_path: Path, scratch: Path, graph: Graph) -> None:
-    root = write_cora("ogbn-mag", tmp_path / "data", graph)
-    found = read_relations(root, scratch)
-    assert found.node_type == "paper"
-    assert found.graph.num_nodes == {"author": 20, "paper": graph.num_nodes}
-    papers = torch.arange(40) * 7
-    wanted = compressed(torch.stack([papers % 20, papers]), graph.num_nodes, 20)
-    assert torch.equal(found.graph.indptr[WRITES], wanted[0])
-    assert torch.equal(found.graph.indices[WRITES], wanted[1])
-    assert found.graph.indices[CITES].numel() * 2 == graph.indices.numel()
-    assert list(found.graph.x) == ["paper"]
-    assert torch.equal(found.graph.x["paper"], graph.x)
-    assert torch.equal(found.labelled.y, graph.y)
-    assert torch.equal(found.labelled.test, graph.test)
 
 
 def small(

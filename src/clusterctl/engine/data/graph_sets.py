@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from clusterctl.engine.data.number_files import folder_of
 from clusterctl.engine.data.own_data import Given, is_graph
 from clusterctl.engine.graph.blocks import rows_of
 from clusterctl.engine.graph.collection import Collection, joined_graphs
@@ -226,9 +227,7 @@ def recipe(root: str | None) -> Recipe[Collection]:
 def raw_identity(root: str | None) -> dict[str, Any]:
     """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
     hint = f"set data.root to a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
-    if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
-    folder = Path(root).resolve() / "raw"
+    folder = folder_of(root, hint) / "raw"
     names = [path.name.removesuffix(_EDGES) for path in folder.glob(f"*{_EDGES}")]
     if len(names) != 1:
         found = ", ".join(sorted(names)) or f"no file *{_EDGES}"

@@ -11,6 +11,7 @@ import warnings
 import zipfile
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from clusterctl.shared.record.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _BYTES_AT_ONCE = 1 << 24
 _COMMA, _NEWLINE = b",\n"
@@ -44,6 +44,13 @@ class FileRows(NamedTuple):
 def bad_data(message: str, hint: str) -> TaskError:
     """The error for a mistake in the data."""
     return TaskError(message, hint, Cause.DATA)
+
+
+def folder_of(root: str | Path | None, hint: str) -> Path:
+    """The folder of a data set. Raises TaskError if none is given."""
+    if root is None:
+        raise bad_data("this workload needs a data set, and data.root is not set", hint)
+    return Path(root).resolve()
 
 
 def states_of(folder: Path, parts: Iterable[str], hint: str) -> dict[str, list[int]]:

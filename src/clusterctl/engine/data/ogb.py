@@ -14,7 +14,7 @@ has two int64), plus 60 bytes per node, plus 400 MB.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from clusterctl.engine.data.edge_spool import MOST_NODES, EdgeSpool, adjacency
 from clusterctl.engine.data.number_files import ArchivedArray, bad_data, text_numbers, text_rows, text_words
-from clusterctl.engine.graph.storage import Graph, HeteroGraph, Recipe
+from clusterctl.engine.graph.storage import Graph, Recipe
 from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from clusterctl.engine.data.number_files import FileRows
     from clusterctl.engine.graph.storage import EdgeType
@@ -35,25 +35,6 @@ _SPLITS = ("train", "valid", "test")
 _WHOLE = "is the data set's folder complete?"
 _MOST_EDGES = 2**62
 _CORRECT = "correct the file, or unpack the data set again"
-
-
-class Labelled(NamedTuple):
-    """The nodes that a training classifies; the fields are those of `Graph`."""
-
-    x: Tensor
-    y: Tensor
-    train: Tensor
-    val: Tensor
-    test: Tensor
-    num_classes: int
-
-
-class Relations(NamedTuple):
-    """A data set with several types of nodes and edges, and the labels of one node type."""
-
-    graph: HeteroGraph
-    node_type: str
-    labelled: Labelled
 
 
 def is_here(root: str | Path) -> bool:
@@ -90,18 +71,20 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
 
     Repeated edges count once, as in PyG's Reddit. Nothing is written outside `scratch`. Raises TaskError.
     """
-    layout, raw = _layout_of(root), root / "raw"
-    if layout == OGB_RELATIONS:
-        counts = _node_counts(raw)
-        node_type, labelled = _labelled_type(root, counts, scratch)
-        own = [relation for relation in _edge_types(raw, counts) if relation[0] == relation[2] == node_type]
-        if not own:
-            hint = f"only {node_type} nodes have labels"
-            raise bad_data(f"{root}: no relation between nodes of type {node_type}", hint)
-        indptr, indices = _relation(root, own, counts, scratch, undirected=undirected, shuffled=True)
-        return Graph(indptr, indices, **labelled._asdict())
+    layout, raw, split = _layout_of(root), root / "raw", "split/*"
     with EdgeSpool(scratch) as spool:
-        if layout == OGB_ARCHIVES:
+        if layout == OGB_RELATIONS:
+            counts = _node_counts(raw)
+            kind = _labelled_type(raw, counts)
+            nodes, split = counts[kind], f"split/*/{kind}"
+            relations = [relation for relation in _edge_types(raw, counts) if relation[0] == relation[2] == kind]
+            if not relations:
+                raise bad_data(f"{root}: no relation between nodes of type {kind}", f"only {kind} nodes have labels")
+            for relation in relations:
+                _spool_lines(spool, raw / "relations" / "___".join(relation), nodes)
+            features = text_rows(raw / "node-feat" / kind / "node-feat.csv.gz", np.float32)
+            labels = text_rows(raw / "node-label" / kind / "node-label.csv.gz", np.float64, columns=1)
+        elif layout == OGB_ARCHIVES:
             data = raw / "data.npz"
             nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
             _spool_array(spool, ArchivedArray(data, "edge_index"), nodes, edges)
@@ -109,52 +92,18 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
             labels = ArchivedArray(raw / "node-label.npz", "node_label").rows()
         else:
             nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
-            _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
+            _spool_lines(spool, raw, nodes)
             features = text_rows(raw / "node-feat.csv.gz", np.float32)
             labels = text_rows(raw / "node-label.csv.gz", np.float64, columns=1)
     indptr, indices = adjacency(spool, nodes, nodes, undirected=undirected, shuffled=True)
-    labelled = _labelled(nodes, features, labels, _split_folder(root, "split/*"), scratch)
-    return Graph(indptr, indices, **labelled._asdict())
+    return Graph(indptr, indices, **_labelled(nodes, features, labels, _split_folder(root, split), scratch))
 
 
-def read_relations(root: Path, scratch: Path) -> Relations:
-    """All types of nodes and edges in `root`; edges keep their direction, without repeats. Raises TaskError."""
-    nodes = _node_counts(root / "raw")
-    graph = HeteroGraph(nodes, {}, {}, {})
-    for relation in _edge_types(root / "raw", nodes):
-        graph.indptr[relation], graph.indices[relation] = _relation(root, [relation], nodes, scratch, undirected=False)
-    node_type, labelled = _labelled_type(root, nodes, scratch)
-    graph.x[node_type] = labelled.x
-    for number, (other, count) in enumerate(nodes.items()):
-        path = root / "raw" / "node-feat" / other / "node-feat.csv.gz"
-        if other != node_type and path.exists():
-            graph.x[other] = _features(count, text_rows(path, np.float32), scratch / f"features-{number}")
-    return Relations(graph, node_type, labelled)
-
-
-def _relation(
-    root: Path,
-    relations: Sequence[EdgeType],
-    nodes: dict[str, int],
-    scratch: Path,
-    *,
-    undirected: bool,
-    shuffled: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` of relations between the same two types."""
-    source, _, target = relations[0]
-    with EdgeSpool(scratch) as spool:
-        for relation in relations:
-            folder = root / "raw" / "relations" / "___".join(relation)
-            edges = _count(folder / "num-edge-list.csv.gz")
-            _spool_lines(spool, folder / "edge.csv.gz", nodes[source], nodes[target], edges)
-    return adjacency(spool, nodes[target], nodes[source], undirected=undirected, shuffled=shuffled)
-
-
-def _spool_lines(spool: EdgeSpool, path: Path, num_sources: int, num_targets: int, edges: int) -> None:
-    found = 0
+def _spool_lines(spool: EdgeSpool, folder: Path, nodes: int) -> None:
+    """The edges in a folder, one a line."""
+    path, edges, found = folder / "edge.csv.gz", _count(folder / "num-edge-list.csv.gz"), 0
     for piece in text_rows(path, np.int64, columns=2):
-        _require_nodes(piece, num_sources, num_targets)
+        _require_nodes(piece, nodes)
         spool.add_sources(piece.rows[:, 0])
         spool.add_targets(piece.rows[:, 1])
         found += len(piece.rows)
@@ -182,23 +131,19 @@ def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int)
         done += len(numbers)
 
 
-def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[str, Labelled]:
-    """The labelled node type, and its nodes."""
-    raw = root / "raw"
+def _labelled_type(raw: Path, nodes: dict[str, int]) -> str:
+    """The only node type with labels."""
     found = sorted(path.parent.name for path in (raw / "node-label").glob("*/node-label.csv.gz"))
     if len(found) != 1 or found[0] not in nodes:
         message = f"{raw}/node-label has labels of {', '.join(found) or 'nothing'}"
         raise bad_data(message, f"exactly one of the types {', '.join(nodes)} must have labels")
-    name = found[0]
-    features = text_rows(raw / "node-feat" / name / "node-feat.csv.gz", np.float32)
-    labels = text_rows(raw / "node-label" / name / "node-label.csv.gz", np.float64, columns=1)
-    return name, _labelled(nodes[name], features, labels, _split_folder(root, f"split/*/{name}"), scratch)
+    return found[0]
 
 
 def _labelled(
     nodes: int, features: Iterable[FileRows], labels: Iterable[FileRows], split: Path, scratch: Path
-) -> Labelled:
-    """The nodes with their classes, and the splits, ascending."""
+) -> dict[str, Any]:
+    """The fields of a `Graph` about its nodes: their features and classes, and the splits, ascending."""
     y = np.full(nodes, -1, dtype=np.int64)  # -1: a node without a label (NaN)
     found = 0
     for piece in labels:
@@ -222,8 +167,8 @@ def _labelled(
             of_split.append(piece.rows[:, 0])
         parts.append(torch.from_numpy(np.sort(np.concatenate(of_split))))
     train, val, test = parts
-    x = _features(nodes, features, scratch / "features")
-    return Labelled(x, torch.from_numpy(y), train, val, test, num_classes=int(y.max()) + 1)
+    classes = {"y": torch.from_numpy(y), "num_classes": int(y.max()) + 1}
+    return {"x": _features(nodes, features, scratch / "features"), "train": train, "val": val, "test": test, **classes}
 
 
 def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
@@ -293,13 +238,13 @@ def _single(where: str, numbers: np.ndarray[Any, Any], most: int) -> int:
     return int(numbers[0])
 
 
-def _require_nodes(piece: FileRows, *nodes: int) -> None:
-    """Raise TaskError unless the values of each column are below its number of nodes."""
-    piece.require((piece.rows >= 0) & (piece.rows < np.array(nodes)), "is not a node", _nodes_hint(*nodes))
+def _require_nodes(piece: FileRows, nodes: int) -> None:
+    """Raise TaskError unless all values are numbers of nodes."""
+    piece.require((piece.rows >= 0) & (piece.rows < nodes), "is not a node", _nodes_hint(nodes))
 
 
-def _nodes_hint(*nodes: int) -> str:
-    return f"nodes are numbered from 0 to {' and to '.join(str(count - 1) for count in dict.fromkeys(nodes))}"
+def _nodes_hint(nodes: int) -> str:
+    return f"nodes are numbered from 0 to {nodes - 1}"
 
 
 def _require_count(path: Path, found: int, wanted: int, of_what: str) -> None:

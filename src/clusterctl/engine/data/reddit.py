@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.data.number_files import states_of
+from clusterctl.engine.data.number_files import folder_of, states_of
 from clusterctl.engine.graph.storage import Graph, Recipe, compressed
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -35,9 +35,7 @@ RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
 def raw_identity(root: str | Path | None) -> dict[str, Any]:
     """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
     hint = f"set data.root to a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
-    if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
-    folder = Path(root).resolve()
+    folder = folder_of(root, hint)
     return {"root": str(folder), **states_of(folder / "raw", RAW_FILES, hint)}
 
 

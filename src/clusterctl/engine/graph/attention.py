@@ -10,15 +10,14 @@ of the relations into a node are summed, like PyG's `HeteroConv` with `aggr="sum
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, reduce
-from importlib.util import find_spec
+from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import Linear, Neighborhoods, row_bounds
+from clusterctl.engine.graph.blocks import Linear, Neighborhoods, has_numba, row_bounds
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 
 if TYPE_CHECKING:
@@ -94,16 +93,11 @@ def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods,
     targets; `attention` is [heads, channels]. Sums are in float32 or float64; the result has the dtype of `left`.
     """
     is_plain = left.device.type != "cpu" or edges.edge_mask is not None  # the compiled loops do not support padding
-    if not is_plain and edges.columns.numel() * left.size(1) >= WORTH_COMPILING and _has_numba():
+    if not is_plain and edges.columns.numel() * left.size(1) >= WORTH_COMPILING and has_numba():
         from clusterctl.engine.graph.compiled import attend_compiled  # numba takes a second, and may be missing
 
         return attend_compiled(left, right, attention, edges, factors, SLOPE)
     return attend_plain(left, right, attention, edges, factors)
-
-
-@cache
-def _has_numba() -> bool:
-    return find_spec("numba") is not None
 
 
 def attend_plain(

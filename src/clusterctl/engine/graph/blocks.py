@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,6 +52,12 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # With one pixel the dilation has no effect, except that torch then uses oneDNN on a single thread too.
     pixels = F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)
     return pixels.squeeze((0, 1))  # the gradient of pixels[0, 0] would be copied twice, into new zeros
+
+
+@cache
+def has_numba() -> bool:
+    """Whether loops can be compiled: numba is optional."""
+    return find_spec("numba") is not None
 
 
 @cache

@@ -303,7 +303,10 @@ class Gin(nn.Module):
     def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str, dropout: float = 0.0) -> None:
         super().__init__()
         widths = [inputs, *[hidden] * (layers - 1)]
-        self.layers = nn.ModuleList(GinConv(_perceptron(width, hidden)) for width in widths)
+        self.layers = nn.ModuleList()
+        for width in widths:
+            into = Linear(width, hidden), nn.LayerNorm(hidden), nn.ReLU()
+            self.layers.append(GinConv(nn.Sequential(*into, Linear(hidden, hidden), nn.LayerNorm(hidden), nn.ReLU())))
         self.scores = nn.ModuleList(Linear(hidden, classes) for _ in widths)
         self._readout, self._dropout = readout, dropout
 
@@ -316,14 +319,3 @@ class Gin(nn.Module):
                 rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
             total = total + scores(batch.readout(rows, self._readout))
         return total
-
-
-def _perceptron(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        Linear(inputs, outputs),
-        nn.LayerNorm(outputs),
-        nn.ReLU(),
-        Linear(outputs, outputs),
-        nn.LayerNorm(outputs),
-        nn.ReLU(),
-    )

@@ -11,7 +11,7 @@ layers draw by edge, from the keys of both ends, without a change of the model.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, strea
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from clusterctl.engine.graph.hops import Hop
     from clusterctl.engine.graph.subgraphs import Subgraph, TypedSubgraph
@@ -54,40 +55,35 @@ _running: list[_Rows] = []
 
 
 @contextmanager
-def rows_of_a_step(subgraph: Subgraph) -> Iterator[None]:
+def _forward_on(rows: _Rows) -> Iterator[None]:
+    _running.append(rows)
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def rows_of_a_step(subgraph: Subgraph) -> AbstractContextManager[None]:
     """Within this context, `dropout` masks the rows of the subgraph by node; no change in evaluation."""
     if subgraph.randomness is None:
-        yield
-        return
+        return nullcontext()
     keys = subgraph.nodes
     if subgraph.rows_by_depth:
         keys = keys * len(subgraph.rows_by_depth) + _depths(subgraph.rows_by_depth, keys)
-    _running.append(_Rows(keys, subgraph.randomness))
-    try:
-        yield
-    finally:
-        _running.pop()
+    return _forward_on(_Rows(keys, subgraph.randomness))
 
 
-@contextmanager
-def rows_of_a_hop(hop: Hop) -> Iterator[None]:
+def rows_of_a_hop(hop: Hop) -> AbstractContextManager[None]:
     """Like `rows_of_a_step`, for the rows that a layer of its own gets."""
     if hop.randomness is None:
-        yield
-        return
-    _running.append(_Rows(hop.nodes, (*hop.randomness, _IN_A_HOP)))
-    try:
-        yield
-    finally:
-        _running.pop()
+        return nullcontext()
+    return _forward_on(_Rows(hop.nodes, (*hop.randomness, _IN_A_HOP)))
 
 
-@contextmanager
-def rows_of_types(subgraph: TypedSubgraph) -> Iterator[None]:
+def rows_of_types(subgraph: TypedSubgraph) -> AbstractContextManager[None]:
     """Within this context, `dropout` of a dict masks the rows of each type by node; no change in evaluation."""
     if subgraph.randomness is None:
-        yield
-        return
+        return nullcontext()
     keys = {}
     for number, (kind, places) in enumerate(subgraph.places.items()):
         depths = subgraph.rows_by_depth[kind]
@@ -95,11 +91,7 @@ def rows_of_types(subgraph: TypedSubgraph) -> Iterator[None]:
         if subgraph.trees is not None:
             own = draws(0, own) + subgraph.trees.keys[subgraph.trees.of_rows[kind]]
         keys[kind] = own
-    _running.append(_Rows(torch.empty(0, dtype=torch.int64), subgraph.randomness, by_type=keys))
-    try:
-        yield
-    finally:
-        _running.pop()
+    return _forward_on(_Rows(torch.empty(0, dtype=torch.int64), subgraph.randomness, by_type=keys))
 
 
 def _depths(rows_by_depth: Sequence[int], nodes: Tensor) -> Tensor:
@@ -108,14 +100,9 @@ def _depths(rows_by_depth: Sequence[int], nodes: Tensor) -> Tensor:
     return torch.arange(len(counts), device=nodes.device).repeat_interleave(counts, output_size=len(nodes))
 
 
-@contextmanager
-def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...]) -> Iterator[None]:
+def graphs_of_a_step(nodes: Tensor, graphs: Tensor, randomness: tuple[int, ...]) -> AbstractContextManager[None]:
     """Within this context, `dropout` masks the rows of a batch by node or by graph, which have these int64 numbers."""
-    _running.append(_Rows(nodes, randomness, graphs))
-    try:
-        yield
-    finally:
-        _running.pop()
+    return _forward_on(_Rows(nodes, randomness, graphs))
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002 - torch's names

@@ -18,6 +18,7 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import Neighborhoods, edge_ranges, rows_of, slices
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.engine.graph.neighbors import renumbered
+from clusterctl.engine.graph.storage import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +44,7 @@ class Hop:
     @cached_property
     def nodes(self) -> Tensor:
         """int64 [rows]: the node of each row, numbered as in the user's data."""
-        numbers: Tensor | None = getattr(self.graph, "numbers", None)
-        return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+        return numbered(self.graph, self.places)
 
     @cached_property
     def row_degree(self) -> Tensor:

@@ -182,6 +182,17 @@ def own_rows(parts: Iterable[Tensor], count: int, spill: Spill | None) -> Tensor
     return rows
 
 
+def parts_or(empty: Tensor, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The parts, or, on a rank that has no nodes and so no parts, this `empty` one."""
+    none = True
+    for part in parts:
+        none = False
+        yield part
+        del part  # no part is needed while the next one is computed
+    if none:
+        yield empty
+
+
 def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:
     """The rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice. A collective.
 

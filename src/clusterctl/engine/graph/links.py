@@ -6,7 +6,7 @@ An edge is a place in `graph.indices` (int64). The sources of each target ascend
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -63,19 +63,6 @@ class LinkGraph(FeatureGraph):
         """Whether sources and targets are the same nodes."""
         return True
 
-    def other_messages(self) -> dict[str, Self]:
-        """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
-
-        They have those attributes of edges that this graph has.
-        """
-        found = {}
-        for split in ("val", "test"):
-            if getattr(self, f"{split}_indptr") is not None:
-                used = [name for name in OF_EDGES if getattr(self, name) is not None]
-                own = {name: getattr(self, f"{split}_{name}") for name in ("indptr", "indices", *used)}
-                found[split] = replace(self, **own)
-        return found
-
 
 @dataclass(frozen=True)
 class TypedLinkGraph(HeteroGraph):
@@ -119,16 +106,6 @@ class TypedLinkGraph(HeteroGraph):
         """As in `LinkGraph`."""
         return self.edge_type[0] == self.edge_type[2]
 
-    def other_messages(self) -> dict[str, Self]:
-        """As in `LinkGraph`."""
-        found = {}
-        for split in ("val", "test"):
-            if getattr(self, f"{split}_indptr"):
-                used = [name for name in OF_EDGES if getattr(self, name)]
-                own = {name: getattr(self, f"{split}_{name}") for name in ("indptr", "indices", *used)}
-                found[split] = replace(self, **own)
-        return found
-
     def hidden(self, sources: Tensor, targets: Tensor) -> dict[EdgeType, Tensor]:
         """The edges between the ends of these pairs, of the predicted type and of the same edges the other way round.
 
@@ -137,6 +114,27 @@ class TypedLinkGraph(HeteroGraph):
         search = both_ways if self.is_one_type else between
         found = {self.edge_type: search(self.predicted, sources, targets)}
         return found | {one: between(self.relation(one), targets, sources) for one in self.reverse}
+
+
+G = TypeVar("G", LinkGraph, TypedLinkGraph)
+
+
+def other_messages(graph: G) -> dict[str, G]:
+    """The graphs whose edges carry messages when a split is evaluated, for splits with others than training.
+
+    They have those attributes of edges that `graph` has.
+    """
+
+    def has(name: str) -> bool:
+        value = getattr(graph, name)  # of one type a tensor or None, of several a dict
+        return isinstance(value, Tensor) or bool(value)
+
+    found = {}
+    for split in ("val", "test"):
+        if has(f"{split}_indptr"):
+            names = ("indptr", "indices", *filter(has, OF_EDGES))
+            found[split] = replace(graph, **{name: getattr(graph, f"{split}_{name}") for name in names})
+    return found
 
 
 def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:

@@ -173,15 +173,11 @@ def sample_labor(
     `duplicates` is `max_duplicates` of the graph; `places` is as for `neighbors.sample_neighbors`.
     """
     start, degree = remaining(graph, nodes, None)
-    taken = degree if count < 0 else degree.clamp(max=count)
-    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
-    torch.cumsum(taken, 0, out=offsets[1:])
-    positions = torch.arange(int(offsets[-1]), device=nodes.device)
-    positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
-    drawn = (degree > count).nonzero().squeeze(1)
-    if count > 0 and drawn.numel():
-        chosen = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
-        positions[chosen] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
+
+    def pick(drawn: Tensor) -> Tensor:
+        return choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
+
+    offsets, positions = take(start, degree, count, pick)
     return offsets.to(torch.int32), positions if places else graph.indices.index_select(0, positions)
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import Block, transposed
+from clusterctl.engine.graph.blocks import Block, has_numba, transposed
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.hops import HeteroSample
 from clusterctl.engine.graph.neighbors import (
@@ -149,7 +148,7 @@ class Engine(NamedTuple):
 
 def engine_for(edges: int, device: torch.device) -> Engine:
     """The numba engine if it pays off and is installed, otherwise plain torch."""
-    if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
+    if device.type == "cpu" and edges >= WORTH_COMPILING and has_numba():
         from clusterctl.engine.graph import compiled
 
         return Engine(

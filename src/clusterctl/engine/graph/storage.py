@@ -80,6 +80,12 @@ class Graph(FeatureGraph):
     edge_attr: Tensor | None = None  # float [edges] or [edges, channels], likewise
 
 
+def numbered(graph: Adjacency, places: Tensor) -> Tensor:
+    """The user's numbers of nodes at these places, int64."""
+    numbers: Tensor | None = getattr(graph, "numbers", None)
+    return places if numbers is None else numbers.index_select(0, places).to(torch.int64)
+
+
 G = TypeVar("G", bound=FeatureGraph)
 
 

@@ -26,7 +26,7 @@ from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.neighbors import Draw, max_duplicates, renumbered, sample_positions
 from clusterctl.engine.graph.pyg.relation import kernels, seen
 from clusterctl.engine.graph.sampling import engine_for
-from clusterctl.engine.graph.storage import Recipe
+from clusterctl.engine.graph.storage import Recipe, numbered
 from clusterctl.shared.errors import TaskError
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Subgraph:
     @cached_property
     def nodes(self) -> Tensor:
         """int64 [rows]: the node of each row, numbered as in the user's data."""
-        numbers: Tensor | None = getattr(self.graph, "numbers", None)
-        return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+        return numbered(self.graph, self.places)
 
     @property
     def num_rows(self) -> int:
@@ -286,10 +285,6 @@ class TypedSubgraph:
     @cached_property
     def num_edges(self) -> int:
         return sum(edges.size(1) for edges in self.edge_index.values())
-
-    def of_one_type(self, kind: str) -> Tensor:
-        """int64: the nodes that are seeds, of this type."""
-        return self.places[kind][: self.seeds[kind]]
 
     def repeated(self, times: int) -> TypedSubgraph:
         """The same rows with `times` copies of all edges."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.node.processes import stat_of
 from clusterctl.shared.record.place import node_name
 
 if TYPE_CHECKING:
@@ -218,9 +219,11 @@ _CLOCK_DRIFT = 600.0  # seconds: the log's clock runs from the boot on, and noth
 
 def kernel_log(path: Path = Path("/dev/kmsg")) -> list[str]:
     """The kernel's messages since this process has started, and some before; empty where users may not read them."""
-    lines = []
+    lines: list[str] = []
+    if (own := stat_of(os.getpid())) is None:
+        return lines
     with suppress(OSError, ValueError, IndexError):
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - _started()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - own.started / os.sysconf("SC_CLK_TCK")
         since = time.monotonic() - age - _CLOCK_DRIFT
         device = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -242,12 +245,6 @@ def _next_record(device: int) -> str:
             return ""
         except BrokenPipeError:  # the record has been overwritten: the next call returns the next one
             continue
-
-
-def _started() -> float:
-    """When this process started, in seconds since boot."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def gpu_defect(

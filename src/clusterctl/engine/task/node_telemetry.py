@@ -70,12 +70,13 @@ def start_telemetry(
     def sample() -> None:
         try:
             gpus = find_gpus(environment)
-            telemetry = NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
+            usage = NodeUsage(environment)
+            telemetry = NodeTelemetry(usage, gpus.read if gpus else list, send)
             for pause in chain(_FIRST_SECONDS, repeat(INTERVAL_SECONDS)):
                 for _ in range(round(pause / _LOOK_SECONDS)):
                     if last := ended.wait(_LOOK_SECONDS):
                         break
-                    telemetry.look()
+                    usage.look_at_memory()
                 telemetry.sample(last=last)
                 if last:
                     return
@@ -129,10 +130,6 @@ class NodeTelemetry:
         }
         if self._send(times | machine | {"gpus": gpus, "peak": peak}):
             self._time, self._last, self._sent = now, usage, True
-
-    def look(self) -> None:
-        """Update the peak of the memory between two samples."""
-        self._usage.look_at_memory()
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:

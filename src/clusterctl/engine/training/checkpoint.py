@@ -351,7 +351,7 @@ def names(folder: Path) -> set[str]:
     """The names of the tensors in the files in `folder`. Raises ValueError."""
     found = set()
     for path in sorted(folder.glob("rank_*.safetensors")):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found |= {name for name, _ in _stored(file)}
     return found
 

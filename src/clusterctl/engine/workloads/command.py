@@ -22,6 +22,7 @@ import textwrap
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
-PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's and accelerate's
-LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
+_LINE_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's and accelerate's
+_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 _SAVING_SECONDS = 20.0  # after TERM, for a program that saves then: below Slurm's KillWait, 30 s by default
 _LEAVING_SECONDS = 5.0  # from TERM to SIGKILL for a program that has not left before the time limit
 _SUMMARY_SECONDS = 1.5  # torchrun looks at its workers every 0.1 s, and ends the others of its node first
@@ -87,55 +88,113 @@ class CommandJob(NamedTuple):
         return cls(record.texts("argv"), kept, saves_on, to_leave, gpus)
 
 
-class Warned:
-    """Signals the program to save before its job ends and, if `restart.at_limit` is set, ends it before the limit."""
+class Program:
+    """The program of a rank. While `wait` waits for it, it is signalled to save before its job ends.
 
-    def __init__(self, child: subprocess.Popen[bytes], job: CommandJob) -> None:
-        self._child, self._job = child, job
-        self._tree = ProcessTree(child.pid)
+    If `restart.at_limit` is set, it is ended before the time limit.
+    """
+
+    def __init__(self, argv: list[str], variables: Mapping[str, str], job: CommandJob, context: Context) -> None:
+        """Start it, and observe it for the watchdog. Raises TaskError."""
+        self._job, self._context = job, context
+        try:
+            # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
+            self.child = subprocess.Popen(
+                argv, env={**os.environ, **variables}, preexec_fn=tied_to_this(), close_fds=False
+            )
+        except OSError as error:
+            hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
+            if isinstance(error, PermissionError) and Path(argv[0]).is_file():
+                hint = f"make it executable: chmod +x {shlex.quote(argv[0])}"
+            raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
+        context.stop.before_leaving = partial(end_own, [self.child.pid])
+        if mentions_launcher(argv):
+            context.stop.hear_out = partial(hear_out, self.child)
+        if context.attempt is not None:
+            gpus, events = GpuReadings(), context.events
+            if events.link is not None:
+                events.link.handlers["gpus"] = gpus.take
+            events.heart.observer = observe(self.child.pid, context.attempt, context.place, gpus)
+        self._tree = ProcessTree(self.child.pid)
         self._told: set[tuple[int, int]] = set()
         self._tell_at = 0.0
         self._leave_at: float | None = None
         self._asked_to_leave = False
         self.handles_term = False
 
-    @property
-    def has_told(self) -> bool:
-        return bool(self._told)
+    def wait(self, stop_file: Path, ports: Sequence[int], times: LogTimes | None, grace: float = 0.0) -> int:
+        """Its exit code, as `Popen` has it. Until then it is told of the warning, of the job's end, and of Ctrl-C.
 
-    def tell(self) -> bool:
+        The warning also creates a file, for programs that do not handle the signal. A program that has not installed
+        its handler yet gets the signal once it has. If another user listens on one of `ports`, which other ranks would
+        trust, the program is killed. After TERM it has `grace` seconds, by default those of any task. Raises TaskError.
+        """
+        child, stop, ending, checked = self.child, self._context.stop, False, 0.0
+
+        def reap() -> None:
+            child.wait()
+            stop.changed.set()
+
+        threading.Thread(target=reap, name="program", daemon=True).start()
+        while child.poll() is None:
+            try:
+                stop.changed.wait(_TAKE_SECONDS if stop.warned and not self._told else _LOOK_SECONDS)
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)
+            stop.changed.clear()
+            self.handles_term = self.handles_term or takes(child.pid, signal.SIGTERM)
+            if times:
+                times.look()
+            if ports and time.monotonic() - checked > _LOOK_SECONDS:
+                checked = time.monotonic()
+                if taken := next(filter(meeting.taken_by_another, ports), None):
+                    child.kill()
+                    child.wait()
+                    message = f"another user is listening on a port of this run: {taken}"
+                    raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
+            if stop.warned:
+                _show_warning(stop_file)
+                self._see_to_warning()
+            if stop.terminated and not ending:
+                ending = True
+                # It saves now, by the signal that its job names, unless nobody will resume the run.
+                saves = self._job.saves_on != WARNING_SIGNAL and self._tell()
+                if not saves:
+                    child.send_signal(signal.SIGTERM)
+                attempt = self._context.attempt
+                saves = saves and (attempt is None or not RunDir(attempt.path.parents[1]).cancel_json.exists())
+                if saves or grace:
+                    stop.hold(max(grace, _SAVING_SECONDS * saves))
+        if times:
+            times.look(last=True)
+        return child.wait()
+
+    def _tell(self) -> bool:
         """Signal those of the program's processes that save on it, each once; returns whether there were any so far."""
         for pid, started in self._tree.listeners(self._job.saves_on) - self._told:
             with suppress(ProcessLookupError):
                 os.kill(pid, self._job.saves_on)
             self._told.add((pid, started))
-        return self.has_told
+        return bool(self._told)
 
-    def see_to(self) -> None:
+    def _see_to_warning(self) -> None:
         """Called again and again after the warning."""
         now = time.monotonic()
-        if now >= self._tell_at or takes(self._child.pid, self._job.saves_on):
+        if now >= self._tell_at or takes(self.child.pid, self._job.saves_on):
             self._tell_at = now + _LOOK_SECONDS
-            self.tell()
+            self._tell()
         if self._job.seconds_to_leave is None:
             return
         self._leave_at = self._leave_at or now + self._job.seconds_to_leave
         if now >= self._leave_at + _LEAVING_SECONDS:
-            end_own([self._child.pid])
+            end_own([self.child.pid])
         elif now >= self._leave_at and not self._asked_to_leave:
             self._asked_to_leave = True
-            self._child.terminate()
-
-    def end(self) -> bool:
-        """Tell the program that the job is ending; returns whether it saves now, by the signal that its job names."""
-        if self._job.saves_on != WARNING_SIGNAL and self.tell():
-            return True
-        self._child.send_signal(signal.SIGTERM)
-        return False
+            self.child.terminate()
 
     def means_restart(self, code: int) -> bool:
         """Whether a program that has ended with `code` after the warning left because of it."""
-        return self._job.seconds_to_leave is not None and (code != 0 or self.has_told or self._asked_to_leave)
+        return self._job.seconds_to_leave is not None and (code != 0 or bool(self._told) or self._asked_to_leave)
 
 
 def main(context: Context) -> None:
@@ -148,37 +207,23 @@ def main(context: Context) -> None:
     events.state(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
-        argv, is_launcher = with_python(job.argv), bool(LAUNCHER.search(shlex.join(job.argv)))
-        if is_launcher and attempt is not None and place.rank == 0:
-            write_hostfile(attempt.hostfile, argv, job.gpus, place)  # before the others learn the address
+        argv, hostfile = with_python(job.argv), attempt.hostfile if attempt else None
+        if hostfile is not None and place.rank == 0:
+            write_hostfile(hostfile, argv, job.gpus, place)  # before the others learn the address
         variables = _variables(context, job, stop_file, stack)
         events.state(State.TRAINING)
-        if is_launcher:
-            variables["CLUSTERCTL_HOSTFILE"] = str(attempt.hostfile) if attempt else ""
-            argv = completed(argv, job.gpus, place, variables)
-            if PREFIX not in os.environ:  # by default `--tee 3` names the worker of each line by its local rank
-                variables[PREFIX] = "[rank${rank}]: "
-        child = start_program(argv, {**os.environ, **variables})
-        stop.before_leaving = lambda: end_own([child.pid])
-        warned = Warned(child, job)
-        if is_launcher:
-            stop.hear_out = lambda: hear_out(child)
-        times = None
-        if attempt is not None:
-            times, gpus = LogTimes(attempt, place.rank), GpuReadings()
-            if events.link is not None:
-                events.link.handlers["gpus"] = gpus.take
-            events.heart.observer = observe(child.pid, attempt, place, gpus)
+        argv = completed(argv, job.gpus, place, variables, hostfile)
+        program = Program(argv, variables, job, context)
         ports = [int(variables["MASTER_PORT"])] if place.rank == 0 else []
-        code = wait_for(child, context, warned, stop_file, ports, times)
+        code = program.wait(stop_file, ports, LogTimes(attempt, place.rank) if attempt else None)
     end_telemetry()
     if stop.leaving:  # the program was killed by the thread that ends this process
         threading.Event().wait()
     asked = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
-    if attempt and stop.warned and not stop.terminated and not asked and warned.means_restart(code):
+    if attempt and stop.warned and not stop.terminated and not asked and program.means_restart(code):
         go_back_unasked(attempt, place.rank)
         raise LeftForNow
-    if code == 0 and (stop.terminated or (warned.handles_term and hear_of_term(stop))):
+    if code == 0 and (stop.terminated or (program.handles_term and hear_of_term(stop))):
         raise SystemExit(EXIT_TERMINATED)  # it has left because of TERM, perhaps after saving: it has not finished
     if code != 0:
         exit_like(code, job.argv, context, asked)
@@ -222,11 +267,21 @@ def paths_of(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, st
     }
 
 
-def completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, str]) -> list[str]:
-    """The program's command with what its launcher must know and the user left out.
+def mentions_launcher(argv: Sequence[str]) -> bool:
+    """Whether a command, or the line of a shell in it, names a program that starts workers itself."""
+    return bool(_LAUNCHER.search(shlex.join(argv)))
+
+
+def completed(argv: list[str], gpus: int, place: Place, variables: dict[str, str], hostfile: Path | None) -> list[str]:
+    """The program's command with what its launcher must know and the user left out; adds to `variables` for launchers.
 
     Unless several tasks of a node start one each: then only the user knows what they are for.
     """
+    if not mentions_launcher(argv):
+        return argv
+    variables["CLUSTERCTL_HOSTFILE"] = str(hostfile) if hostfile else ""
+    if _LINE_PREFIX not in os.environ:  # by default `--tee 3` names the worker of each line by its local rank
+        variables[_LINE_PREFIX] = "[rank${rank}]: "
     from clusterctl.shared.node.launch_command import LaunchedJob, find_launch  # late: only for launchers
 
     launch = find_launch(argv)
@@ -239,6 +294,8 @@ def completed(argv: list[str], gpus: int, place: Place, variables: Mapping[str, 
 
 def write_hostfile(path: Path, argv: list[str], gpus: int, place: Place, first_node: int | None = None) -> None:
     """Write the nodes in the order of their ranks, for deepspeed, and for scripts that use CLUSTERCTL_HOSTFILE."""
+    if not mentions_launcher(argv):
+        return
     from clusterctl.shared.node.launch_command import LaunchedJob, expanded, find_launch, hostfile
 
     launch = find_launch(argv)
@@ -262,69 +319,6 @@ def with_python(argv: Sequence[str]) -> list[str]:
     """The program's words; some systems have only python3."""
     no_python = argv[0] == "python" and shutil.which("python") is None
     return ["python3" if no_python else argv[0], *argv[1:]]
-
-
-def start_program(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
-        return subprocess.Popen(argv, env=environment, preexec_fn=tied_to_this(), close_fds=False)
-    except OSError as error:
-        hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
-        if isinstance(error, PermissionError) and Path(argv[0]).is_file():
-            hint = f"make it executable: chmod +x {shlex.quote(argv[0])}"
-        raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
-
-
-def wait_for(
-    child: subprocess.Popen[bytes],
-    context: Context,
-    warned: Warned,
-    stop_file: Path,
-    ports: Sequence[int],
-    times: LogTimes | None,
-    grace: float = 0.0,
-) -> int:
-    """Wait for the program, and tell it of the warning and of the end; forward the terminal's INT.
-
-    The warning also creates a file, for programs that do not handle the signal. A program that has not installed its
-    handler yet gets the signal once it has. If another user listens on one of `ports`, which other ranks would trust,
-    the program is killed. After TERM it has `grace` seconds, by default those of any task. Raises TaskError.
-    """
-    stop, ending, checked = context.stop, False, 0.0
-
-    def reap() -> None:
-        child.wait()
-        stop.changed.set()
-
-    threading.Thread(target=reap, name="program", daemon=True).start()
-    while child.poll() is None:
-        try:
-            stop.changed.wait(_TAKE_SECONDS if stop.warned and not warned.has_told else _LOOK_SECONDS)
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
-        stop.changed.clear()
-        warned.handles_term = warned.handles_term or takes(child.pid, signal.SIGTERM)
-        if times:
-            times.look()
-        if ports and time.monotonic() - checked > _LOOK_SECONDS:
-            checked = time.monotonic()
-            if taken := next(filter(meeting.taken_by_another, ports), None):
-                child.kill()
-                child.wait()
-                message = f"another user is listening on a port of this run: {taken}"
-                raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
-        if stop.warned:
-            _show_warning(stop_file)
-            warned.see_to()
-        if stop.terminated and not ending:
-            ending = True
-            run = None if context.attempt is None else RunDir(context.attempt.path.parents[1])
-            saves = warned.end() and not (run is not None and run.cancel_json.exists())
-            if saves or grace:
-                stop.hold(max(grace, _SAVING_SECONDS * saves))
-    if times:
-        times.look(last=True)
-    return child.wait()
 
 
 def hear_of_term(stop: StopRequest) -> bool:
@@ -378,12 +372,9 @@ def exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) -> 
         name = textwrap.shorten(" ".join(argv), 60)
         if worker is not None:
             name += ": a worker" if worker.rank is None else f": worker {worker.rank}"
-        if number is None:
-            ended = ProgramEnded(f"{name} exited with {code}", code)
-        else:
-            by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # real-time
-            ended = ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
-        context.events.exception(ended)
+        context.events.exception(
+            ProgramEnded(f"{name} {outcome(code, number)}", code if number is None else 128 + number, number)
+        )
     if number == signal.SIGTERM:  # mostly from Slurm, which ends all ranks, on a machine too busy to tell this task
         raise SystemExit(EXIT_TERMINATED)
     raise SystemExit(code) if number is None else KilledBy(number)
@@ -392,6 +383,14 @@ def exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) -> 
 def killing_signal(code: int) -> int | None:
     """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
     return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
+
+
+def outcome(code: int, number: int | None) -> str:
+    """How a program has ended, in words; `number` is the signal that killed it, if one did."""
+    if number is None:
+        return f"exited with {code}"
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")  # real-time: no name
+    return f"was killed by {name}"
 
 
 # A temporary folder on the node, which is removed when its process ends.

@@ -7,7 +7,6 @@ ranks of its role. When it starts, starts again and ends is decided by rank 0 fo
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import textwrap
@@ -19,13 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.engine.task import meeting
-from clusterctl.engine.task.node_telemetry import GpuReadings, start_telemetry
+from clusterctl.engine.task.node_telemetry import start_telemetry
 from clusterctl.engine.task.roles import Actor, probe
 from clusterctl.engine.workloads import command
-from clusterctl.engine.workloads.command import CommandJob, Warned
+from clusterctl.engine.workloads.command import CommandJob, Program
 from clusterctl.program import LEADS, ROLE
 from clusterctl.shared.errors import Cause, ClusterctlError, RoleFailed, TaskError
-from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
 from clusterctl.shared.node.role_plan import How, Part, Roles
 from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, LeftForNow
@@ -112,8 +110,12 @@ class _Performance:
         if actor.wait_for_start():
             values = values_of(self.seat, self.own, actor.addresses)
             self.argv = command.with_python([filled(word, values) for word in self.part.program])
-            variables = self._variables(values)
-            command_line = self._completed(variables)
+            variables, seat = self._variables(values), self.seat
+            place = Place(seat.rank, seat.local_rank, seat.node, seat.ranks, seat.nodes)
+            hostfile = self.attempt.hostfile.with_name(f"{self.attempt.hostfile.name}.{seat.role}")
+            if seat.rank == 0:
+                command.write_hostfile(hostfile, self.argv, self.part.gpus, place, seat.first_node)
+            command_line = command.completed(self.argv, self.part.gpus, place, variables, hostfile)
             context.events.state(State.TRAINING)
             # Keep to the role's CPUs, if this task may use all CPUs of the job on its node.
             allowed, own = sorted(os.sched_getaffinity(0)), self.seat.cpus
@@ -136,26 +138,19 @@ class _Performance:
         ports = [self.own.port, *([self.own.meeting] if self.seat.rank == 0 else [])]
         while True:
             logs = {log: _size(log) for log in (self.attempt.log(context.place.rank, one) for one in ("out", "err"))}
-            child = command.start_program(command_line, {**os.environ, **variables})
-            stop.before_leaving = partial(end_own, [child.pid])
-            warned = Warned(child, self.job)
-            if command.LAUNCHER.search(shlex.join(self.argv)):
-                stop.hear_out = partial(command.hear_out, child)
-            gpus = GpuReadings()
-            if context.events.link is not None:
-                context.events.link.handlers["gpus"] = gpus.take
-            context.events.heart.observer = observe(child.pid, self.attempt, context.place, gpus)
+            program = Program(command_line, variables, self.job, context)
+            child = program.child
             self.actor.on_end = partial(self._end, child)
             if self.actor.end is not None:
                 self._end(child)
             watch = threading.Thread(target=self._watch, args=(ready, logs, child), name="ready", daemon=True)
             watch.start()
-            code = command.wait_for(child, context, warned, self.stop_file, ports, times, self.part.grace)
+            code = program.wait(self.stop_file, ports, times, self.part.grace)
             watch.join(_LAST_PROBE_SECONDS)
             if stop.leaving:  # the program was killed by the thread that ends this process
                 threading.Event().wait()
             end_own([child.pid])  # what it has left would keep its port
-            by_term = code in (-signal.SIGTERM, EXIT_TERMINATED) or (code == 0 and warned.handles_term)
+            by_term = code in (-signal.SIGTERM, EXIT_TERMINATED) or (code == 0 and program.handles_term)
             if self.actor.end is None and (stop.terminated or (by_term and command.hear_of_term(stop))):
                 if code == 0:  # TERM from outside, which all ranks get
                     raise SystemExit(EXIT_TERMINATED)
@@ -163,10 +158,11 @@ class _Performance:
             if self.actor.end is not None:
                 return 0  # it was ended, whatever it says
             self.asked = code == EXIT_RESTART and asked_for_restart(self.attempt)
-            unasked = stop.warned and not self.asked and warned.means_restart(code)
+            unasked = stop.warned and not self.asked and program.means_restart(code)
             if unasked:
                 go_back_unasked(self.attempt, 0)
-            order = self.actor.ended(code, self._why(code), asked=self.asked or unasked)
+            why = f"{textwrap.shorten(' '.join(self.argv), 60)} {command.outcome(code, command.killing_signal(code))}"
+            order = self.actor.ended(code, why, asked=self.asked or unasked)
             if unasked:
                 self.actor.leave()
                 raise LeftForNow
@@ -229,12 +225,6 @@ class _Performance:
                 return
             time.sleep(_PROBE_EVERY_SECONDS)
 
-    def _why(self, code: int) -> str:
-        number = command.killing_signal(code)
-        by = next((known.name for known in signal.Signals if known == number), f"signal {number}")
-        how = f"exited with {code}" if number is None else f"was killed by {by}"
-        return f"{textwrap.shorten(' '.join(self.argv), 60)} {how}"
-
     def _variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """The variables of torch.distributed for the ranks of this role, the addresses of all, and the role's own."""
         seat, actor = self.seat, self.actor
@@ -262,24 +252,10 @@ class _Performance:
             **{name: filled(text, values) for name, text in self.part.env.items()},
         }
 
-    def _completed(self, variables: dict[str, str]) -> list[str]:
-        """The program's words, with what a launcher must know."""
-        if not command.LAUNCHER.search(shlex.join(self.argv)):
-            return self.argv
-        seat = self.seat
-        place = Place(seat.rank, seat.local_rank, seat.node, seat.ranks, seat.nodes)
-        path = self.attempt.hostfile.with_name(f"{self.attempt.hostfile.name}.{seat.role}")
-        if seat.rank == 0:
-            command.write_hostfile(path, self.argv, self.part.gpus, place, seat.first_node)
-        variables["CLUSTERCTL_HOSTFILE"] = str(path)
-        if command.PREFIX not in os.environ:
-            variables[command.PREFIX] = "[rank${rank}]: "
-        return command.completed(self.argv, self.part.gpus, place, variables)
-
     def _cpus_of_a_worker(self) -> int:
         from clusterctl.shared.node.launch_command import LaunchedJob, find_launch
 
-        launch = find_launch(self.argv) if command.LAUNCHER.search(shlex.join(self.argv)) else None
+        launch = find_launch(self.argv) if command.mentions_launcher(self.argv) else None
         workers = (
             launch.workers(LaunchedJob(self.seat.nodes, self.part.gpus)) if launch and self.seat.local_ranks == 1 else 1
         )

@@ -35,7 +35,8 @@ def main(own: str, interpreter: str, words: list[str]) -> NoReturn:
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, LookupError):
         run = element_of(place, environment) if (place / "begun").is_dir() else place
         if begin(run, environment):
-            see_tasks(run, environment)
+            if b"PATH" in environment and (run / "bin").is_dir():  # our srun comes first, unless the run has none
+                environment[b"PATH"] = os.fsencode(run / "bin") + b":" + environment[b"PATH"]
             if limit := read(run / "run.json")["job"].get("restart", {}).get("limit"):
                 again = Again(run, environment, limit)
     if again:
@@ -157,12 +158,6 @@ def begin_attempt(run: Path, number: int, restarts: int, environment: Environmen
             (attempt / name).symlink_to(target)
 
 
-def see_tasks(run: Path, environment: Environment) -> None:
-    """Put our srun first, unless the run has none."""
-    if b"PATH" in environment and (run / "bin").is_dir():
-        environment[b"PATH"] = os.fsencode(run / "bin") + b":" + environment[b"PATH"]
-
-
 class Again:
     """Runs the script as a child, and again if it is killed; before the job's time limit it has Slurm requeue the job.
 
@@ -195,7 +190,7 @@ class Again:
                     self.environment[b"SLURM_RESTART_COUNT"] = str(starts).encode()
                 if self.starts_left <= 0:
                     self.scontrol("update", f"JobId={self.job}", "Requeue=0")  # Slurm's restarts count, too
-            written = size_of_errors()
+            written = os.fstat(2).st_size  # of standard error, by earlier starts
             if (child := os.fork()) == 0:
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 start()
@@ -277,11 +272,6 @@ class Again:
         except (OSError, subprocess.TimeoutExpired) as error:
             return 1, str(error)
         return done.returncode, done.stdout + done.stderr
-
-
-def size_of_errors() -> int:
-    """How much the script's standard error has by now."""
-    return os.fstat(2).st_size
 
 
 def was_killed(code: int, written: int) -> bool:

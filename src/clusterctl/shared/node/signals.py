@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class StopRequest:
         for number in _HANDLED:
             signal.signal(number, lambda *_: None)
         # A child shares the wake-up pipe: a signal it gets before it resets the pipe would count as ours.
-        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
+        block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, _HANDLED)
+        os.register_at_fork(before=block, after_in_parent=_unblock, after_in_child=_restore_defaults)
         self._on_terminate, self._grace = on_terminate, grace
         _unblock()
 
@@ -116,10 +118,6 @@ def _restore_defaults() -> None:
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
     signal.signal(WARNING_SIGNAL, signal.SIG_IGN)
     _unblock()
-
-
-def _block() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
 
 
 def _unblock() -> None:

@@ -27,6 +27,13 @@ _DEFAULT_METRICS = {
 YOURS = "a module and a function of your code, such as my_code:name"
 
 
+def changed(train: object, names: tuple[str, ...], problem: str) -> Iterator[tuple[str, str]]:
+    """Those of these keys of `[train]` that differ from their defaults, each with this problem."""
+    for name in names:
+        if getattr(train, name) != getattr(type(train), name):
+            yield f"train.{name}", problem
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdamOptions:
     """`train.optimizer_options` of "adam" and "adamw"."""
@@ -112,12 +119,6 @@ class Learning:
         kind = OPTIMIZERS.get(self.optimizer)
         return {"optimizer_options": kind} if kind else {}
 
-    def other_than_default(self, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """Those of these keys that are set, though they have no effect here."""
-        for name in names:
-            if getattr(self, name) != getattr(type(self), name):
-                yield f"train.{name}", "not supported by this workload and model; remove this key"
-
     def problems_of_learning(self, *, links: bool, classes_only: str) -> Iterator[tuple[str, str]]:
         """Keys that contradict others, each with its problem; `classes_only` says why y can only hold classes."""
         metric, own_loss = self.metric_or_default, ":" in self.loss
@@ -137,9 +138,6 @@ class Learning:
             yield "train.metric_better", "only for your own metric"
         if self.optimizer_options.get("nesterov") and not self.optimizer_options.get("momentum"):
             yield "train.optimizer_options.nesterov", "needs momentum"
-        for name in ("lr", "weight_decay"):
-            if ":" in self.optimizer and getattr(self, name) != getattr(type(self), name):
-                yield (
-                    f"train.{name}",
-                    "your own optimizer does not use it; set it in your function or optimizer_options",
-                )
+        if ":" in self.optimizer:
+            why = "your own optimizer does not use it; set it in your function or optimizer_options"
+            yield from changed(self, ("lr", "weight_decay"), why)

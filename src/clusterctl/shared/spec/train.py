@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from clusterctl.shared.spec.learning import HITS, LINK_METRICS, YOURS, Learning
+from clusterctl.shared.spec.learning import HITS, LINK_METRICS, YOURS, Learning, changed
 from clusterctl.shared.spec.values import (
     OBJECT,
     AtLeast,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 PROFILED_STEPS = (10, 20)  # for `submit --profile`: after the warm-up, and few enough for a browser
+_UNSUPPORTED = "not supported by this workload and model; remove this key"
 FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
 
 
@@ -172,9 +173,8 @@ class LoopTrain(Train):
         if self.schedule == "plateau" and not self.evaluate_every:
             yield "train.schedule", '"plateau" needs evaluations; set train.evaluate_every'
         if self.schedule not in ("step", "plateau"):
-            for name in ("schedule_every", "schedule_factor"):
-                if getattr(self, name) != getattr(LoopTrain, name):
-                    yield f"train.{name}", f'has no effect with schedule "{self.schedule}"'
+            why = f'has no effect with schedule "{self.schedule}"'
+            yield from changed(self, ("schedule_every", "schedule_factor"), why)
         yield from super().contradictions(workload, data)
 
     def misfits(self, *, ranks: int, has_gpus: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - of the base class
@@ -418,25 +418,23 @@ class NodeClassificationTrain(Learning, LoopTrain):
             yield "train.replace", "the latest neighbours are taken once; remove this key"
         if self.temporal_strategy != "uniform" and (":" not in self.model or not data.load):
             yield "train.temporal_strategy", "needs your own model, and data of your own with times; remove this key"
-        why = f'with train.batch = "{self.batch}"'
+        why = f'has no effect with train.batch = "{self.batch}"; remove this key'
         if self.batch != "clusters":
-            yield from self._unused(("clusters", "clusters_per_subgraph"), why)
+            yield from changed(self, ("clusters", "clusters_per_subgraph"), why)
         elif self.batch_size not in (None, NodeClassificationTrain.batch_size):
             what = "each rank trains on one subgraph per step; set train.clusters_per_subgraph or global_batch_size"
             yield "train.batch_size", what
         if self.batch != "sampled":
-            yield from self._unused(("fan_out", "sampling", "replace", "sampler"), why)
+            yield from changed(self, ("fan_out", "sampling", "replace", "sampler"), why)
         elif self.sampler:
-            yield from self._unused(("sampling", "replace"), "with train.sampler")
+            yield from changed(self, ("sampling", "replace"), "has no effect with train.sampler; remove this key")
         if self.batch == "graph":
-            yield from self._unused(("batch_size", "global_batch_size", "accumulate"), why)
+            yield from changed(self, ("batch_size", "global_batch_size", "accumulate"), why)
             if data.cache is not None or data.is_split:
                 key = "cache" if data.cache is not None else "placement"
                 yield f"data.{key}", 'train.batch = "graph" reads all features in each step; remove this key'
         if self.model in BUILT_IN:
-            for name in ("batch", "hops", "sampler"):
-                if getattr(self, name) != getattr(NodeClassificationTrain, name):
-                    yield f"train.{name}", f'model "{self.model}" has layers; remove this key'
+            yield from changed(self, ("batch", "hops", "sampler"), f'model "{self.model}" has layers; remove this key')
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
         yield from super().contradictions(workload, data)
@@ -451,11 +449,6 @@ class NodeClassificationTrain(Learning, LoopTrain):
     def option_tables(self) -> dict[str, type]:
         kind = (BUILT_IN | PYG_MODELS).get(self.model)
         return ({"options": kind} if kind else {}) | super().option_tables
-
-    def _unused(self, names: tuple[str, ...], why: str) -> Iterator[tuple[str, str]]:
-        for name in names:
-            if getattr(self, name) != getattr(NodeClassificationTrain, name):
-                yield f"train.{name}", f"has no effect {why}; remove this key"
 
     def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
         return ""
@@ -550,13 +543,12 @@ class GraphClassificationTrain(Learning, LoopTrain):
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)
         if ":" in self.model:
-            for name in ("layers", "hidden_channels", "readout", "dropout"):
-                if getattr(self, name) != getattr(GraphClassificationTrain, name):
-                    yield f"train.{name}", "has no effect on your own model; set it in train.options"
+            why = "has no effect on your own model; set it in train.options"
+            yield from changed(self, ("layers", "hidden_channels", "readout", "dropout"), why)
         elif self.options:
             yield "train.options", f'model "{self.model}" has no options; set layers, hidden_channels and the like'
         if ":" not in self.model:
-            yield from self.other_than_default(("loss", "class_weights", "label_smoothing", "metric"))
+            yield from changed(self, ("loss", "class_weights", "label_smoothing", "metric"), _UNSUPPORTED)
         classes = "" if data.load else "needs data of your own: set data.load; the labels of these are classes"
         yield from self.problems_of_learning(links=False, classes_only=classes)
         if self.stop_early and self.folds > 1:
@@ -590,7 +582,7 @@ class LinkPredictionTrain(Learning, LoopTrain):
 
     def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
         yield from super().contradictions(workload, data)
-        yield from self.other_than_default(("report_train",))
+        yield from changed(self, ("report_train",), _UNSUPPORTED)
         yield from self.problems_of_learning(links=True, classes_only="")
         if not data.load:
             yield "data.load", "is missing: a function of your code that returns the graph, such as my_data:load"

@@ -12,13 +12,14 @@ import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from clusterctl.engine.graph.blocks import has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class RowFile:
         self._own = threading.local()
         self._most = _MOST + -(-self._row // PAGE) * PAGE + PAGE
         if compiled is None:
-            compiled = table.nbytes >= _WORTH_COMPILING and find_spec("numba") is not None
+            compiled = table.nbytes >= _WORTH_COMPILING and has_numba()
         self._compiled = compiled and self._direct and self._start % self._dtype.itemsize == 0
 
     def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> RowsOnTheWay:

@@ -9,13 +9,12 @@ with a reservoir", IPL 2006). Edges of weight zero come last.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import rows_of
+from clusterctl.engine.graph.blocks import has_numba, rows_of
 from clusterctl.engine.graph.hashing import draws, grid, shift_right
 from clusterctl.engine.graph.neighbors import Draw, sample_ranges, take
 from clusterctl.engine.graph.sampling import WORTH_COMPILING
@@ -64,7 +63,7 @@ class Kernels(NamedTuple):
 
 def kernels(edges: int) -> Kernels:
     """The numba kernels if the graph is large enough and numba is installed, otherwise the plain torch ones."""
-    if edges >= WORTH_COMPILING and find_spec("numba") is not None:
+    if edges >= WORTH_COMPILING and has_numba():
         from clusterctl.engine.graph.pyg import compiled
 
         return Kernels(

@@ -233,7 +233,7 @@ class OwnGraphClassification(GraphClassification):
             kind = "given" if self._graphs.x.size(1) else "degree"
         self._x = features_of(self._graphs, kind)
         sizes = {"features": self._x.size(1), "classes": self._outputs}
-        return built(train.model, sizes, train.options, lazy=True)
+        return built(train.model, sizes, train.options)
 
     def scores(self, prepared: Graphs, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
         named, nodes, numbers = gathered

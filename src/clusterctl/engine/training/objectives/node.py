@@ -19,7 +19,7 @@ from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import Batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.engine.graph.blocks import Block
     from clusterctl.engine.graph.features.sources import Fetch
@@ -117,6 +117,7 @@ class NodeClassification(Objective[FetchedSample]):
         """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""
         with self._precision.autocast(self._task.device):
             features = self._features if self._fetches else None
+            best_class = partial(torch.argmax, dim=1)
             own, predicted = infer(self.model, self._graph, self._task, self._aggregated, features, best_class)
         return accuracies(self._graph, own, predicted, splits)
 
@@ -125,11 +126,6 @@ def print_if_on_cpu(task: Task) -> None:
     """Print a line if there is no GPU whose host edges and features could stay on."""
     if task.device.type == "cpu" and task.place.rank == 0:
         print('data.placement = "host" changes nothing: this training runs on CPUs', flush=True)
-
-
-def best_class(scores: Tensor) -> Tensor:
-    """The class with the highest score, int64 [nodes], of scores [nodes, classes]."""
-    return scores.argmax(1)
 
 
 def seeds_of(graph: Graph) -> Tensor:
@@ -173,6 +169,21 @@ def nodes_of(graph: Graph | LabelledHeteroGraph, split: str, own: range) -> Tens
     """The nodes of a split that are this rank's, `own`: int64."""
     nodes: Tensor = getattr(graph, split)
     return nodes[(nodes >= own.start) & (nodes < own.stop)]
+
+
+def kept_by_node(
+    keep: Callable[[Tensor], Tensor],
+    outputs: int,
+    own: range,
+    device: torch.device,
+    found: Iterable[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """What to `keep` of the outputs `found` of some nodes, a row for each node of `own`: zeros for the others."""
+    like = keep(torch.empty(0, outputs, device=device))
+    kept = like.new_zeros(len(own), *like.shape[1:])
+    for nodes, rows in found:
+        kept[nodes - own.start] = keep(rows)
+    return kept
 
 
 def measured(

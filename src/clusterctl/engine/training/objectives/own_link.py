@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.inference import one_ahead, own_rows
-from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, without_edge
+from clusterctl.engine.graph.inference import one_ahead, own_rows, parts_or
+from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives, other_messages, without_edge
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.subgraphs import SubgraphSampler
 from clusterctl.engine.training.losses import Loss
@@ -74,8 +73,10 @@ class Links(Objective[P]):
     """
 
     unit = "edges"
+    own_training: OwnTraining
     _graph: LinkGraph | TypedLinkGraph  # on the task's device
     _known: Adjacency  # the pairs that are never drawn as negatives
+    _inferences: dict[str, Any]  # by split: exact outputs, with the edges that carry messages for its pairs
 
     def __init__(self, graph: LinkGraph | TypedLinkGraph, train: LinkPredictionTrain, task: Task) -> None:
         """Raises TaskError if the data has no pairs, or too few, for these settings."""
@@ -144,28 +145,41 @@ class Links(Objective[P]):
         scored = StepPairs(torch.cat([pairs, torch.stack(drawn)], 1), y, weights, total)
         return scored, self._examples(batch.everyone[everyone])
 
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
+        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
+        self.own_training.agree_on_buffers()
+        found: dict[str, Score] = {}
+        with self._precision.autocast(self._task.device):
+            for inference in dict.fromkeys(self._inferences.values()):
+                own = [split for split in splits if self._inferences[split] is inference]
+                if own:
+                    rows = self._encoded(inference)
+                    found |= {split: self._score(rows, split) for split in own}
+                    rows.settle()
+        return {split: found[split] for split in splits}
+
+    def _encoded(self, inference: Any) -> Features:
+        """The model's outputs for the nodes at both ends. A collective."""
+        raise NotImplementedError
+
     def _score(self, rows: Features, split: str) -> Score:
         """The score of a split, with `rows` for its pairs."""
-        pairs, each = (
-            [getattr(self._graph, name) for name in (split, f"{split}_negatives")],
-            getattr(self._graph, f"{split}_each"),
-        )
-        scores = [self._scored(rows, part) for part in pairs]
+        pairs = [getattr(self._graph, name) for name in (split, f"{split}_negatives")]
+        each = getattr(self._graph, f"{split}_each")
+        own = [own_slice(part.size(1)) for part in pairs]
+        scores = []
+        for part, mine in zip(pairs, own, strict=True):
+            pieces = torch.split(part[:, mine.start : mine.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
+            fetches = one_ahead((piece, rows.fetch(self._rows_of(piece).flatten())) for piece in pieces)
+            scored = [self._decoded(fetch.rows(), piece.size(1)) for piece, fetch in fetches]
+            scores.append(torch.cat(scored).to(self._precision.weights))
         y = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
         kept = self._metric.kept(torch.cat(scores), y)
         if self._is_auc:
             return auc(*scores)
-        own = [own_slice(part.size(1)) for part in pairs]
         places = [torch.arange(own[0].start, own[0].stop), torch.arange(own[1].start, own[1].stop) + pairs[0].size(1)]
         return self._metric.score(kept, y, torch.cat(places), each)
-
-    def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
-        """The scores of this rank's slice of the pairs."""
-        own = own_slice(pairs.size(1))
-        parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
-        fetches = one_ahead((part, rows.fetch(self._rows_of(part).flatten())) for part in parts)
-        scores = [self._decoded(fetch.rows(), part.size(1)) for part, fetch in fetches]
-        return torch.cat(scores).to(self._precision.weights)
 
     def _rows_of(self, pairs: Tensor) -> Tensor:
         """Where the rows of pairs are in an evaluation, int64 [2, pairs]."""
@@ -193,7 +207,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
         super().__init__(graph, train, task)
-        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out), lazy=True)
+        model = built(train.model, {"features": graph.num_features}, train.options, len(train.fan_out))
         self.model = model.to(task.device, self._precision.weights)
         self._decoder = Decoder(self.model, train.model)
         self._own = encoder_of(self.model, train.model)
@@ -228,7 +242,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
             blocks = self._sampler.sample(torch.unique(self._examples(self.seeds[:_TRIED_PAIRS])), 0, 0)
             whole.print_what_varies(sampled_hops(blocks, (train.seed, 0, 0)))
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for which, other in self._graph.other_messages().items():
+        for which, other in other_messages(self._graph).items():
             self._inferences[which] = self._inference(other, train)
         self._has_divergence = hasattr(self.model, "kl_loss")
         if task.place.rank == 0 and self._has_divergence:
@@ -260,20 +274,6 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
         divergence: Tensor = self.model.kl_loss()  # type: ignore[operator]
         return loss + weights.sum() / total * divergence / self._graph.num_nodes
 
-    @torch.no_grad()
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
-        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
-        self.own_training.agree_on_buffers()
-        found: dict[str, Score] = {}
-        with self._precision.autocast(self._task.device):
-            for inference in dict.fromkeys(self._inferences.values()):
-                own = [split for split in splits if self._inferences[split] is inference]
-                if own:
-                    rows = self._encoded(inference)
-                    found |= {split: self._score(rows, split) for split in own}
-                    rows.settle()
-        return {split: found[split] for split in splits}
-
     def _inference(self, graph: LinkGraph, train: LinkPredictionTrain) -> OwnInference | PygInference[Any]:
         """Exact outputs, when the edges of this graph carry messages."""
         if isinstance(self._own, PygModel):
@@ -290,10 +290,7 @@ class OwnLinkPrediction(Links[LinkSample], OwnSampled[LinkSample]):
         else:
             nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
             parts = (rows for _, rows in inference.rows_at_once(nodes))
-            first = next(parts, None)
-            if first is None:  # this rank has no nodes
-                first = self._features.piece(0, 0)
-            rows = own_rows(chain([first], parts), len(own), self._features.spill)
+            rows = own_rows(parts_or(self._features.piece(0, 0), parts), len(own), self._features.spill)
         return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
     def _decoded(self, rows: Tensor, pairs: int) -> Tensor:

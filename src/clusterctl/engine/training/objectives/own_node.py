@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
@@ -17,6 +18,7 @@ from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
 from clusterctl.engine.training.objectives.node import (
+    kept_by_node,
     measured,
     nodes_of,
     print_if_on_cpu,
@@ -26,7 +28,7 @@ from clusterctl.engine.training.objectives.node import (
 )
 from clusterctl.engine.training.own.function import OwnSampler
 from clusterctl.engine.training.own.inference import OwnInference
-from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, built_in, check_not_lazy, found
+from clusterctl.engine.training.own.model import OwnModel, OwnTraining, built, check_not_lazy, found, options_of
 from clusterctl.engine.training.own.pyg_inference import OneType, PygInference, check_step_fits
 from clusterctl.engine.training.own.pyg_model import (
     PygModel,
@@ -218,12 +220,12 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
         self.classes = outputs if train.loss == "cross_entropy" else 0
         sizes = {"features": graph.num_features, "classes": outputs}
         if train.model in BUILT_IN:
-            model = built_in(train.model, graph.num_features, outputs, layers, train.options)
+            model: nn.Module = Gat(graph.num_features, outputs, layers, options_of(train.model, train.options))
         elif train.model in PYG_MODELS:
             model = of_pyg(train.model, graph, layers, train.options)
         else:
             check_takes_one_type(found(train.model, "train.model"), train.model)
-            model = built(train.model, sizes, train.options, layers, lazy=True)
+            model = built(train.model, sizes, train.options, layers)
         self.model = model.to(task.device, self._precision.weights)
         check_takes_one_type(self.model, train.model)
         if train.temporal_strategy != "uniform":
@@ -283,11 +285,9 @@ class OwnNodeClassification(OwnSampled[NodeSample]):
             if isinstance(self._inference, OwnInference) and self._own.by_layer:
                 kept = self._inference.rows(own, self._kept)
             else:
-                kept = self._kept(torch.empty(0, self._own.classes or 0, device=self._graph.y.device))
-                kept = kept.new_zeros(len(own), *kept.shape[1:])  # zeros for nodes in none of the splits
                 mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
-                for seeds, rows in self._inference.rows_at_once(mine):
-                    kept[seeds - own.start] = self._kept(rows)
+                found = self._inference.rows_at_once(mine)
+                kept = kept_by_node(self._kept, self._own.classes or 0, own, self._graph.y.device, found)
         return measured(self._metric, self._graph, own, kept, splits)
 
     def _kept(self, rows: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ table: the nodes of the source's type, then those of the target's type.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,18 +14,19 @@ from torch import Tensor
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
-from clusterctl.engine.graph.inference import own_rows
-from clusterctl.engine.graph.links import without_edge
+from clusterctl.engine.graph.inference import own_rows, parts_or
+from clusterctl.engine.graph.links import other_messages, without_edge
 from clusterctl.engine.graph.subgraphs import TypedSampler, TypedSubgraph, typed_neighbourhood
 from clusterctl.engine.training.objectives.own_link import Decoder, Links, StepPairs
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.objectives.typed_node import (
+    OwnTyped,
     SeveralTypes,
     TypedRows,
     TypedSample,
-    rows_of_all_types,
     typed_model,
 )
+from clusterctl.engine.training.own.inference import of_all
 from clusterctl.engine.training.own.model import OwnTraining
 from clusterctl.engine.training.own.pyg_inference import PygInference
 from clusterctl.engine.training.own.typed_model import EndsModel
@@ -80,11 +80,11 @@ class BothEnds(SeveralTypes):
         return dict(zip(self._kinds, parts, strict=False))  # of one type, all are sources
 
 
-class TypedLinkPrediction(Links[TypedLinkSample]):
+class TypedLinkPrediction(Links[TypedLinkSample], OwnTyped[TypedLinkSample]):
     """Trains the model `train.model` to distinguish pairs with an edge of one type from pairs without one."""
 
-    own_training: OwnTraining
     _graph: TypedLinkGraph
+    _own: EndsModel
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         self._sampler = TypedSampler(self._graph, train.fan_out, train.seed, replace=train.replace)
         seeds, _ = self._ends_of(self._examples(self.seeds[:_TRIED_PAIRS]))
         tried = self._sampler.sample(seeds, 0, 0)
-        self._own.begin(tried, self._rows.tried(tried.places), quiet=task.place.rank > 0)
+        self._own.begin(tried, self._rows.stored(tried.places), quiet=task.place.rank > 0)
         self.own_training = OwnTraining(network, train.model, task)
         layers = len(train.fan_out)
         whole = PygInference(self._own, BothEnds(self._rows, self._graph, self._own.kinds), task, layers)
         self._inferences = dict.fromkeys(("val", "test"), whole)
-        for which, other in self._graph.other_messages().items():
+        for which, other in other_messages(self._graph).items():
             around = BothEnds(self._rows, other, self._own.kinds)
             self._inferences[which] = PygInference(self._own, around, task, layers, quiet=True)
 
@@ -145,40 +145,19 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         asked = self._rows.asked([subgraph], subgraph.places)
         return TypedLinkSample(asked.inputs, asked.places, asked.fetch, asked.wanted, scored._replace(pairs=places))
 
-    def gather(self, prepared: TypedLinkSample) -> Tables:
-        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
-        return self._rows.of_step(prepared, fetched)
-
     def scores(self, prepared: TypedLinkSample, gathered: Tables, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the sample has it
         rows, (subgraph,) = self._own.outputs(prepared.inputs, gathered), prepared.inputs
         ends = self._own.by_type(rows, subgraph.seeds[self._own.kind])
         return self._decoder.scores(ends, prepared.scored.pairs).to(self._precision.weights)
 
-    def work(self, batch: Batch, prepared: TypedLinkSample) -> tuple[int, int]:
-        return batch.total, sum(one.num_edges for one in prepared.inputs)
-
     def error(self, scores: Tensor, batch: Batch, prepared: TypedLinkSample) -> Tensor:  # noqa: ARG002 - of the base class
         _, y, weights, total = prepared.scored
         return self._loss(scores, y, weights, total)
 
-    def where_it_breaks(self, prepared: TypedLinkSample, gathered: Tables) -> str:
-        with self._precision.autocast(self._task.device):
-            return self._own.where_it_breaks(prepared.inputs, gathered)
-
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
-        """The score on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
-        self.own_training.agree_on_buffers()
         self._rows.begin_evaluation()
-        found: dict[str, Score] = {}
-        with self._precision.autocast(self._task.device):
-            for inference in dict.fromkeys(self._inferences.values()):
-                own = [split for split in splits if self._inferences[split] is inference]
-                if own:
-                    rows = self._encoded(inference)
-                    found |= {split: self._score(rows, split) for split in own}
-                    rows.settle()
-        return {split: found[split] for split in splits}
+        return super().evaluate(splits)
 
     def _encoded(self, inference: PygInference[Any]) -> Features:
         """The model's outputs for the nodes at both ends. A collective."""
@@ -186,11 +165,9 @@ class TypedLinkPrediction(Links[TypedLinkSample]):
         own = own_slice(count)
         nodes = torch.arange(own.start, own.stop, device=self._task.device)
         parts = (rows.to(self._precision.values) for _, rows in inference.rows_at_once(nodes))
-        first = next(parts, None)
-        if first is None:  # this rank has no nodes
-            first = torch.empty(0, 1, dtype=self._precision.values, device=self._task.device)
-        rows = own_rows(chain([first], parts), len(own), self._rows.spill)
-        return rows_of_all_types(rows, count, self._task, self._rows.spill)
+        empty = torch.empty(0, 1, dtype=self._precision.values, device=self._task.device)
+        rows = own_rows(parts_or(empty, parts), len(own), self._rows.spill)
+        return of_all(rows, count, self._task, self._rows.spill)
 
     def _rows_of(self, pairs: Tensor) -> Tensor:
         if len(self._own.kinds) == 1:

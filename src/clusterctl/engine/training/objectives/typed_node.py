@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.embeddings import WithEmbeddings
 from clusterctl.engine.graph.features.placement import placed_by_type
 from clusterctl.engine.graph.hops import sampled_typed_hops, whole_typed_hops
-from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, own_rows, rows_of_all
+from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, own_rows
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.graph.subgraphs import (
     TypedSampler,
@@ -30,9 +29,10 @@ from clusterctl.engine.graph.subgraphs import (
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
-from clusterctl.engine.training.objectives.node import measured, nodes_of
+from clusterctl.engine.training.objectives.node import kept_by_node, measured, nodes_of
 from clusterctl.engine.training.objectives.relation import embeddings_of
 from clusterctl.engine.training.own import forward_memory
+from clusterctl.engine.training.own.inference import of_all
 from clusterctl.engine.training.own.model import OwnTraining, built, undisturbed
 from clusterctl.engine.training.own.pyg_inference import PygInference
 from clusterctl.engine.training.own.pyg_model import differs, print_if_seeds_mix
@@ -114,28 +114,20 @@ class TypedRows:
         if self._embeddings is not None:
             self._whole = {**self._features, **self._embeddings.of_all(self._task, self._dtypes.values)}
 
-    def fetched(self, subgraph: TypedSubgraph) -> Tables:
-        """The rows in an evaluation, by one rank."""
-        return self.of(subgraph.places)
-
     @property
     def spill(self) -> Spill | None:
         """Where tables between the layers of an evaluation should be: None if in memory."""
         return next((features.spill for features in self._features.values()), None)
 
-    def of(self, places: Tables) -> Tables:
+    def fetched(self, places: Tables) -> Tables:
         """The rows of these nodes of all types in an evaluation, by one rank; `settle` follows."""
         rows = self._fetches.fetch(places).rows() if self._fetches else {}
         return {
             kind: rows[kind] if kind in rows else self._whole[kind].fetch(own).rows() for kind, own in places.items()
         }
 
-    def stored(self, subgraph: TypedSubgraph) -> Tables:
-        """Rows for a trial, by one rank: features as stored, and something else for embeddings."""
-        return self.tried(subgraph.places)
-
-    def tried(self, nodes: Tables) -> Tables:
-        """Rows of these nodes, as in `stored`."""
+    def stored(self, nodes: Tables) -> Tables:
+        """Rows of these nodes for a trial, by one rank: features as stored, and something else for embeddings."""
         weights = self._dtypes.weights
         rows = {
             kind: x.index_select(0, nodes[kind].to(x.device)).to(self._task.device, weights)
@@ -188,7 +180,7 @@ class AtTimes:
         self._sampler = TypedSampler(self._graph, fan_out, train.seed, last=self._is_last)
         with undisturbed(own.model, task.device), torch.no_grad():
             piece = self._around(self._graph.train[:_TRIED_SEEDS])
-            x = rows.stored(piece)
+            x = rows.stored(piece.places)
             self._need = forward_memory.measured(
                 lambda times: own.outputs([piece.repeated(times)], dict(x)), piece.num_rows, max(1, piece.num_edges)
             )
@@ -209,7 +201,7 @@ class AtTimes:
             for half in examples.tensor_split(2):
                 yield from self._fitting(half, free)
         else:
-            yield examples, self._own.outputs([piece], self._rows.fetched(piece))
+            yield examples, self._own.outputs([piece], self._rows.fetched(piece.places))
 
     def _around(self, examples: Tensor) -> TypedSubgraph:
         return replace(sample_of(self._sampler, self._graph, examples, 0, 0), randomness=None)
@@ -240,7 +232,7 @@ class LayerByLayer:
         for kind in sorted(self._wanted[-1]):
             own = range(min(_TRIED_TARGETS, self._graph.num_nodes[kind]))
             parts = [
-                self._own.layer_of_types(0, hop, self._rows.tried(hop.nodes), last=last).get(kind)
+                self._own.layer_of_types(0, hop, self._rows.stored(hop.nodes), last=last).get(kind)
                 for most in (len(own), 1)
                 for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most)
             ]
@@ -267,7 +259,7 @@ class LayerByLayer:
         parts = []
         for hop in whole_typed_hops(self._graph, kind, own, _MOST_EDGES, most) if len(own) else ():
             hidden = {other: one.fetch(hop.nodes[other]).rows() for other, one in features.items()}
-            x = hidden if number else self._rows.of(hop.nodes)
+            x = hidden if number else self._rows.fetched(hop.nodes)
             found = self._own.layer_of_types(number, hop, x, last=last)
             if kind not in found:
                 message = f"{self._own.name}: layer {number} gives no rows of {kind}, which later layers read"
@@ -277,14 +269,7 @@ class LayerByLayer:
         rows = own_rows(parts or [empty], len(own), spill)
         for one in features.values() if number else [self._rows]:
             one.settle()
-        return rows_of_all_types(rows, count, self._task, spill)
-
-
-def rows_of_all_types(rows: Tensor, count: int, task: Task, spill: Spill | None) -> Features:
-    """All nodes' rows of one type, from each rank's own. A collective."""
-    width = torch.tensor([rows.size(1)], device=task.device)  # a rank without nodes does not know it
-    dist.broadcast(width, 0)
-    return rows_of_all([rows], rows.new_empty(0, int(width)), count, task, spill)
+        return of_all(rows, count, self._task, spill)
 
 
 Sampling = Callable[[Tensor, int, int], tuple[list[Any], "Tables"]]
@@ -346,13 +331,34 @@ def typed_model(
         "num_nodes_dict": dict(graph.num_nodes),
     }
     sizes: dict[str, Any] = {"features": widths} | ({} if classes is None else {"classes": classes})
-    return built(name, sizes, options, layers, lazy=True, known=known)
+    return built(name, sizes, options, layers, known=known)
 
 
-class TypedNodeClassification(Objective[TypedSample]):
-    """Trains the model `train.model` on examples of one node type of a graph with several types."""
+S = TypeVar("S", bound=TypedSample)
+
+
+class OwnTyped(Objective[S]):
+    """Trains the model `train.model` on samples of a graph with several types."""
 
     own_training: OwnTraining
+    _own: TypedModel
+    _rows: TypedRows
+
+    def gather(self, prepared: S) -> Tables:
+        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
+        return self._rows.of_step(prepared, fetched)
+
+    def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
+        return batch.total, sum(one.num_edges for one in prepared.inputs)
+
+    def where_it_breaks(self, prepared: S, gathered: Tables) -> str:
+        with self._precision.autocast(self._task.device):
+            return self._own.where_it_breaks(prepared.inputs, gathered)
+
+
+class TypedNodeClassification(OwnTyped[TypedSample]):
+    """Trains the model `train.model` on examples of one node type of a graph with several types."""
+
     _graph: LabelledHeteroGraph
 
     def __init__(
@@ -389,9 +395,14 @@ class TypedNodeClassification(Objective[TypedSample]):
         self._sample = by_layers(self._graph, train) if self._own.by_layer else by_subgraphs(self._graph, train)
         inputs, places = self._sample(self._graph.train[:_TRIED_SEEDS], 0, 0)
         tried = inputs if self._own.by_layer else inputs[0]
-        self._own.begin(tried, self._rows.tried(places), quiet=task.place.rank > 0)
+        self._own.begin(tried, self._rows.stored(places), quiet=task.place.rank > 0)
         if task.place.rank == 0 and not self._own.by_layer:
-            print_if_seeds_mix(network, train.model, task.device, self._tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
+
+            def tried_outputs(seeds: int) -> Tensor:
+                inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
+                return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.stored(places))
+
+            print_if_seeds_mix(network, train.model, task.device, tried_outputs, len(self.seeds[:_TRIED_SEEDS]))
         self._inference: AtTimes | LayerByLayer | PygInference[TypedSubgraph]
         if self._own.by_layer:
             self._inference = LayerByLayer(self._own, self._rows, kind, len(train.fan_out), task)
@@ -402,10 +413,6 @@ class TypedNodeClassification(Objective[TypedSample]):
             self._inference = PygInference(self._own, around, task, len(train.fan_out), train.hops)
         self.own_training = OwnTraining(network, train.model, task)
 
-    def _tried_outputs(self, seeds: int) -> Tensor:
-        inputs, places = self._sample(self._graph.train[:seeds], 0, 0)
-        return self._own.outputs([replace(one, randomness=None) for one in inputs], self._rows.tried(places))
-
     @property
     def seeds(self) -> Tensor:
         return self._graph.train
@@ -414,22 +421,11 @@ class TypedNodeClassification(Objective[TypedSample]):
         """The sampled neighbourhood."""
         return self._rows.asked(*self._sample(batch.seeds, batch.epoch, batch.step))
 
-    def gather(self, prepared: TypedSample) -> Tables:
-        fetched = self.rows_of(prepared.fetch) if prepared.fetch else None
-        return self._rows.of_step(prepared, fetched)
-
     def scores(self, prepared: TypedSample, gathered: Tables, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the sample has it
         return self._own.outputs(prepared.inputs, gathered)
 
-    def work(self, batch: Batch, prepared: TypedSample) -> tuple[int, int]:
-        return batch.total, sum(one.num_edges for one in prepared.inputs)
-
     def error(self, scores: Tensor, batch: Batch, prepared: TypedSample) -> Tensor:  # noqa: ARG002 - of the base class
         return self._loss.of(scores, self._graph.y, batch)
-
-    def where_it_breaks(self, prepared: TypedSample, gathered: Tables) -> str:
-        with self._precision.autocast(self._task.device):
-            return self._own.where_it_breaks(prepared.inputs, gathered)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Score]:
@@ -439,10 +435,7 @@ class TypedNodeClassification(Objective[TypedSample]):
         own = own_slice(len(self._graph.y))
         mine = torch.cat([nodes_of(self._graph, split, own) for split in splits])
         with self._precision.autocast(self._task.device):
-            kept = self._kept(torch.empty(0, self._own.classes or 0, device=mine.device))
-            kept = kept.new_zeros(len(own), *kept.shape[1:])
-            for some, rows in self._outputs(mine):
-                kept[some - own.start] = self._kept(rows)
+            kept = kept_by_node(self._kept, self._own.classes or 0, own, mine.device, self._outputs(mine))
         return measured(self._metric, self._graph, own, kept, splits)
 
     def _outputs(self, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

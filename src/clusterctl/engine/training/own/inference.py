@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +19,7 @@ from clusterctl.engine.graph.inference import (
     one_ahead,
     own_piece,
     own_rows,
+    parts_or,
     rows_of_all,
     shared_rows,
 )
@@ -142,14 +142,10 @@ class OwnInference:
         for number in range(self._depth):
             last = number == self._depth - 1
             finished = finish if last else None
-            parts: Iterator[Tensor] = self._parts(number, nodes, features)
-            first = next(parts, None)
-            if first is None:  # this rank has no nodes
-                first = features.piece(0, 0).new_zeros(0, 1)
-            parts = chain([first], parts)
+            parts = parts_or(features.piece(0, 0).new_zeros(0, 1), self._parts(number, nodes, features))
             rows = own_rows(map(finished, parts) if finished else parts, len(nodes), None if finished else spill)
             if not last:
-                features = self.of_all(rows)
+                features = of_all(rows, self._graph.num_nodes, self._task, spill)
         return rows
 
     def _parts(self, number: int, nodes: range, features: Features) -> Iterator[Tensor]:
@@ -175,10 +171,6 @@ class OwnInference:
 
     def _whole_sampler(self) -> NeighborSampler:
         return NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
-
-    def of_all(self, rows: Tensor) -> Features:
-        """All nodes' rows, from each rank's own, where the features say. A collective."""
-        return of_all(rows, self._graph.num_nodes, self._task, self._features.spill)
 
 
 def of_all(rows: Tensor, nodes: int, task: Task, spill: Spill | None) -> Features:

@@ -20,7 +20,6 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from clusterctl.engine.graph.attention import Gat
 from clusterctl.engine.graph.dropout import draw_attention_by_edge, rows_of_a_hop
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.training.state import PartState, flattened, put, untrained
@@ -55,11 +54,6 @@ def found(name: str, what: str) -> Any:
     return getattr(module, attribute)
 
 
-def built_in(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
-    """The built-in model with this name. Raises TaskError."""
-    return Gat(features, classes, layers, options_of(name, options))
-
-
 def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
     """The options of the built-in model with this name. Raises TaskError."""
     return chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
@@ -71,16 +65,15 @@ def built(
     options: Mapping[str, Any],
     layers: int | None = None,
     *,
-    lazy: bool = False,
     known: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
     They go to the arguments with a usual name, such as in_channels and num_classes, otherwise to the first ones
     unless all have defaults, and `layers` to num_layers. The model gets `options` as an instance of its dataclass
-    `Options`, if it has one, otherwise as keyword arguments. With `lazy`, it may have layers whose sizes are
-    unknown before the first forward. For several types of nodes, the features are numbers by type, for models that
-    name them, and arguments get what is `known` by their names, such as metadata.
+    `Options`, if it has one, otherwise as keyword arguments. It may have layers whose sizes are unknown before the
+    first forward. For several types of nodes, the features are numbers by type, for models that name them, and
+    arguments get what is `known` by their names, such as metadata.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
@@ -103,8 +96,6 @@ def built(
         raise TaskError(
             f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER
         )
-    if not lazy:
-        check_not_lazy(model, name, f"give their sizes; the model is made with the number of {' and of '.join(sizes)}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
@@ -120,14 +111,10 @@ def _named(make: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]
 
 def check_not_lazy(model: nn.Module, name: str, hint: str) -> None:
     """Raise TaskError, with this hint, if the model has layers whose sizes are unknown."""
-    if lazy := lazy_parts(model):
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    if lazy := [part for part, tensor in tensors if is_lazy(tensor)]:
         what = f"train.model = {name} has lazy layers, whose sizes are unknown before the first step: {', '.join(lazy)}"
         raise TaskError(what, hint, Cause.USER)
-
-
-def lazy_parts(model: nn.Module) -> list[str]:
-    """The parameters and buffers whose sizes are unknown."""
-    return [part for part, tensor in chain(model.named_parameters(), model.named_buffers()) if is_lazy(tensor)]
 
 
 _USUAL_NAMES = {

@@ -8,7 +8,7 @@ of a graph: those of `OneType` here, so graphs with several types of nodes are e
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,16 +38,12 @@ _TRIED_NODES, _TRIED_AMONG, _MOST_HOPS = 4, 4096, 16
 _TRIED_FAN_OUT = 4
 
 
-class Plan(NamedTuple):
-    """How to evaluate: on the whole graph (0 hops), or in pieces; and what a forward needs."""
-
-    hops: int
-    per_row: float
-    per_edge: float
-
-
 class Piece(Protocol):
     """A `Subgraph` or a `TypedSubgraph`."""
+
+    @property
+    def places(self) -> Any:
+        """The nodes of the rows: int64, by type if there are several."""
 
     @property
     def num_rows(self) -> int:
@@ -62,9 +58,10 @@ class Piece(Protocol):
 
 
 P = TypeVar("P", bound=Piece)
+P_co = TypeVar("P_co", bound=Piece, covariant=True)
 
 
-class Surroundings(Protocol[P]):
+class Surroundings(Protocol[P_co]):
     """A graph and the features of its nodes: what is around some of the nodes whose outputs are wanted."""
 
     nodes: int
@@ -73,20 +70,20 @@ class Surroundings(Protocol[P]):
     """The nodes of all types."""
     edges: int
 
-    def whole(self) -> P:
+    def whole(self) -> P_co:
         """All nodes in their order, and all edges."""
 
-    def around(self, seeds: Tensor, hops: int, most: int = -1) -> P:
+    def around(self, seeds: Tensor, hops: int, most: int = -1) -> P_co:
         """As `subgraphs.neighbourhood`."""
 
-    def sampled(self, seeds: Tensor, fan_out: Sequence[int]) -> P:
+    def sampled(self, seeds: Tensor, fan_out: Sequence[int]) -> P_co:
         """A sample without randomness, whose rows are not known to be by depth."""
 
-    def stored(self, piece: P) -> Any:
-        """The rows of a piece, read by one rank."""
+    def stored(self, places: Any) -> Any:
+        """The rows of a piece's `places`, read by one rank."""
 
-    def fetched(self, piece: P) -> Any:
-        """The rows of a piece, fetched while all ranks evaluate."""
+    def fetched(self, places: Any) -> Any:
+        """These rows, fetched while all ranks evaluate."""
 
     def settle(self) -> None:
         """As `Features.settle`. A collective."""
@@ -113,11 +110,11 @@ class OneType:
         sample = SubgraphSampler(self._graph, fan_out, 0, places=True).sample(seeds, 0, 0)
         return replace(sample, rows_by_depth=(), edges_by_depth=(), randomness=None)
 
-    def stored(self, piece: Subgraph) -> Tensor:
-        return self._own.stored(self._graph, piece.places)
+    def stored(self, places: Tensor) -> Tensor:
+        return self._own.stored(self._graph, places)
 
-    def fetched(self, piece: Subgraph) -> Tensor:
-        return self._features.fetch(piece.places).rows()
+    def fetched(self, places: Tensor) -> Tensor:
+        return self._features.fetch(places).rows()
 
     def settle(self) -> None:
         self._features.settle()
@@ -159,7 +156,7 @@ class PygInference(Generic[P]):
         self._around, self._task = surroundings, task
         self._device = task.device
         self._layers, self._quiet = layers, quiet
-        self._hops, *need = Plan(*from_first(lambda: self._planned(hops), task.agreeing))
+        self._hops, *need = from_first(lambda: self._planned(hops), task.agreeing)
         self._need = Need(*need)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -172,7 +169,7 @@ class PygInference(Generic[P]):
             free //= self._task.node.size()
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             for some, piece in self._fitting(seeds, free) if len(seeds) else ():
-                yield some, self._own.outputs([piece], self._around.fetched(piece))
+                yield some, self._own.outputs([piece], self._around.fetched(piece.places))
         self._around.settle()
 
     def _of_whole(self) -> Tensor:
@@ -181,7 +178,7 @@ class PygInference(Generic[P]):
         rows = torch.empty(0, 0, dtype=dtype, device=device)
         if dist.get_rank() == 0:
             everything = self._around.whole()
-            x = self._around.fetched(everything)
+            x = self._around.fetched(everything.places)
             rows = self._own.outputs([everything], x).to(dtype).contiguous()
         self._around.settle()
         if dist.get_world_size() > 1:
@@ -205,8 +202,8 @@ class PygInference(Generic[P]):
     # What rank 0 finds out at the start.
 
     @torch.no_grad()
-    def _planned(self, wanted: int) -> Plan:
-        """How to evaluate, from a few forwards on small inputs."""
+    def _planned(self, wanted: int) -> tuple[int, float, float]:
+        """The hops of a piece, 0 for the whole graph at once, and what a forward needs: from a few on small inputs."""
         name = self._own.name
         with undisturbed(self._own.model, self._task.device):
             need = need_of(self._own, self._around, self._layers, self._device)
@@ -216,16 +213,16 @@ class PygInference(Generic[P]):
                 if needed <= free:
                     self._compare(wanted)
                 self._print(f"{name} is evaluated in pieces of {wanted} hops")
-                return Plan(wanted, *need)
+                return wanted, *need
             if needed <= free:
                 self._print(f"{name} is evaluated on the whole graph at once: {fits}")
-                return Plan(0, *need)
+                return 0, *need
             hops, why = self._settled(need, free)
         if not hops:
             hint = "request more memory, or set train.hops to the number of hops that evaluation should read"
             raise TaskError(f"{name} cannot be evaluated exactly: {why}, and {fits}", hint, Cause.USER)
         self._print(f"{name} is evaluated in pieces of {hops} hops, which its outputs depend on: {fits}")
-        return Plan(hops, *need)
+        return hops, *need
 
     def _print(self, line: str) -> None:
         if not self._quiet:
@@ -263,7 +260,7 @@ class PygInference(Generic[P]):
         return hops, ""
 
     def _outputs(self, piece: P) -> Tensor:
-        return self._own.outputs([piece], self._around.stored(piece))  # type: ignore[no-any-return]
+        return self._own.outputs([piece], self._around.stored(piece.places))  # type: ignore[no-any-return]
 
     def _compare(self, hops: int) -> None:
         """Print a line if a piece of this many hops gives other outputs than the whole graph."""
@@ -284,7 +281,7 @@ def need_of(own: Any, around: Surroundings[P], layers: int, device: torch.device
     sample = around.sampled(seeds, [_TRIED_FAN_OUT] * layers)
 
     def forward(times: int) -> None:
-        rows = own.outputs([sample.repeated(times)], around.stored(sample))
+        rows = own.outputs([sample.repeated(times)], around.stored(sample.places))
         if trains:
             torch.autograd.grad(
                 rows.sum(), [one for one in own.model.parameters() if one.requires_grad], allow_unused=True
