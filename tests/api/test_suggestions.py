@@ -1,4 +1,4 @@
-"""Hints in Python name the cluster of the call, or that of the call which returned the run: typed as they are, they work."""
+"""Hints in Python name the cluster of the call, or that of the call which returned the run, and work as they are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.hints import commands_in
 from support.mistake import Desk
-from support.scenario import wait_until
 
 import clusterctl
 
