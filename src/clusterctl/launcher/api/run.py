@@ -119,8 +119,7 @@ class Run(Shown):
     place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
     _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted
-    called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)
-    """The `cluster` of the call that returned it: what it suggests to type names this cluster."""
+    _called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)  # its `cluster=`
 
     @property
     def id(self) -> str:

@@ -51,8 +51,7 @@ class Sweep(Shown):
     """Warnings of the checks before submitting."""
     place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there."""
-    called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)
-    """The `cluster` of the call that returned it: what it suggests to type names this cluster."""
+    _called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)  # its `cluster=`
 
     @property
     def id(self) -> str:

@@ -82,7 +82,7 @@ def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, R
     @functools.wraps(function)
     def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
-        found = (*(getattr(given.get(name), "called", None) for name in ("self", "run")), given.get("cluster"))
+        found = (*(getattr(given.get(name), "_called", None) for name in ("self", "run")), given.get("cluster"))
         with called_cluster(next((one for one in found if isinstance(one, str) and "," not in one), None)):
             return function(*arguments, **named)
 
