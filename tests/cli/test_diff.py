@@ -83,6 +83,14 @@ def test_a_table_shows_what_differs_and_how_the_runs_ended(desk: Desk, runs: lis
     check_plain(out)
 
 
+@pytest.mark.parametrize("columns", [30, 60])
+def test_names_of_runs_are_whole_in_a_narrow_terminal(columns: int, desk: Desk, runs: list[RunDir]) -> None:
+    desk.set(COLUMNS=str(columns))
+    lines = desk.type(f"diff before {runs[1].id}")[1].splitlines()
+    assert lines[:3] == [f"first:  {runs[0].id}", f"second: {runs[1].id}", ""]
+    assert lines[3].split() == ["first", "second"]
+
+
 def test_json_output_matches_its_schema(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type("diff before after -o json")
     assert (code, err) == (0, "")

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs
+from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs, with_column
 from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Listing
+from clusterctl.launcher.observe.status import Listing, in_order
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
 
@@ -50,6 +50,24 @@ def test_no_line_is_wider_than_the_terminal_and_ids_are_whole_if_they_fit(
     assert max(map(len, file.getvalue().splitlines())) <= width
     if width >= 80:
         assert all(status.record.run.id in file.getvalue() for status in statuses)
+
+
+@pytest.mark.parametrize(
+    ("column", "title"),
+    [("val", "VAL"), ("gpu", "GPU"), ("ran", "RAN"), ("nodes_per_second", "NODES/S"), ("bleu", "bleu"), ("run", "RUN")],
+)
+def test_the_column_that_orders_the_runs_is_in_the_narrowest_terminal(
+    statuses: list[Status], console: Consoles, column: str, title: str
+) -> None:
+    (attempt,) = statuses[1].attempts
+    statuses[1] = replace(statuses[1], attempts=(replace(attempt, metrics={**attempt.metrics, "bleu": 27.5}),))
+    ordered = in_order(statuses, column, NOW)
+    out, file = console(60)
+    show_runs(out, with_column(Listing(NOW, listing(ordered).rows, looked=tuple(ordered)), column))
+    head, *rows = file.getvalue().splitlines()
+    assert title in head.split()[:2]
+    assert column != "bleu" or any(row.split()[:3][-2] == "27.5000" for row in rows), rows
+    assert max(map(len, (head, *rows))) <= 60
 
 
 def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], console: Consoles) -> None:

@@ -260,7 +260,17 @@ def test_the_list_shows_clusters_and_tags_and_a_cancelled_run_is_not_red(serve: 
     assert '<i class="cancelled"></i>1 cancelled' in page
     assert '<a href="/?q=paper" class="label">paper</a>' in page
     assert page.count('<td class="wide">x</td>') == 2
-    assert 'aria-sort="descending"' in serve().page("/?sort=-loss")
+
+
+@pytest.mark.parametrize(("sort", "order"), [("loss", "ascending"), ("tasks", "descending"), ("age", "ascending")])
+def test_the_sorted_column_shows_the_order_of_its_values(
+    serve: Serve, fabricate: Fabricate, sort: str, order: str
+) -> None:
+    named_runs(fabricate)
+    orders = {"ascending", "descending"}
+    for address, expected in ((sort, order), (f"-{sort}", *orders - {order})):
+        page = serve().page(f"/?sort={address}")
+        assert re.findall('aria-sort="([a-z]*)"', page) == [expected]
 
 
 def test_notes_are_below_their_runs_and_no_column(serve: Serve, fabricate: Fabricate) -> None:

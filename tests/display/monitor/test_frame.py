@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from support.made_runs import NODES
 from support.mistake import check_plain
 from support.screens import contrast
 
@@ -110,6 +112,15 @@ def test_the_use_of_a_gpu_is_legible_in_light_and_dark_terminals(overview: Overv
     cells = [style.removeprefix("bold ").split(" on ") for style in styles if " on " in style]
     assert len(cells) >= 4
     assert min(contrast(names[text], names[ground]) for text, ground in cells) >= 2.5
+
+
+@pytest.mark.parametrize("width", [78, 118])
+def test_memory_is_shown_beside_eight_gpus_in_any_terminal(overview: Overview, width: int) -> None:
+    head, *nodes = draw(Pane.DEVICES, MonitorView(overview.look()), width, 20).plain.splitlines()
+    assert head.split()[-3:] == ["gpu7", "cpu", "memory"]
+    assert len(nodes) == NODES
+    assert all(re.search(r" 1[234]\.5/64 +9[0-3]G", line) for line in nodes)
+    assert not any("…" in line for line in (head, *nodes))
 
 
 def test_drawing_a_history_holds_its_lock_but_reading_a_file_does_not(

@@ -213,5 +213,5 @@ def test_on_a_phone_no_word_is_cut_and_no_page_is_wider_than_the_window(fabricat
     second.run_json.write_text(json.dumps(changed))
     one = page(examine(first, tmp_path, slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
     two = several_page(examine_runs([first, second], slurm_of=lambda cluster: Silent(), clock=lambda: NOW))
-    assert "train.hidden_channels" in two
+    assert "train.<wbr>hidden_<wbr>channels" in two
     assert answer_of("about:blank", _NARROW.replace("PAGES", json.dumps([one, two]))) == []

@@ -145,7 +145,7 @@ def test_unrelated_runs_are_shown_with_the_settings_that_differ(fabricate) -> No
     text = page(found)
     assert "<h1>2 runs of slow, cora</h1>" in text
     assert re.findall('<th scope="col">.*?<span>(.*?)</span>', text) == [two.id, one.id]  # as named
-    assert '<th scope="row">train.lr</th><td class="value">0.5</td><td class="value">0.001</td>' in text
+    assert '<th scope="row">train.<wbr>lr</th><td class="value">0.5</td><td class="value">0.001</td>' in text
     assert "<svg" in text
 
 

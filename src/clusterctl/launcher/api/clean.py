@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.api.find import age_seconds, query
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder, cluster_of_jobs
 from clusterctl.launcher.config.environment import environments_folder
 from clusterctl.launcher.config.shown import Shown
@@ -120,6 +121,7 @@ class CleanUp(Shown):
         return replace(self, removals=tuple(removed), problems=tuple(problems))
 
 
+@suggesting
 def clean(
     cluster: str | None = None,
     *,

@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.remote.operations import operation
+from clusterctl.launcher.api.remote.operations import operation, suggesting
 from clusterctl.launcher.api.run import Run, Runs
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns, ended_runs
@@ -135,6 +135,7 @@ def look(
     return replace(wanted.look(), snapshots={})
 
 
+@suggesting
 def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
     """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
 

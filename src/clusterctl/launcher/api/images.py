@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
 from clusterctl.launcher.config.shown import SILENT, ProgressListener, Shown
 from clusterctl.launcher.containers import contents as files
@@ -37,6 +38,7 @@ class Images(Shown, list[Image]):
     """Images, shown as a table."""
 
 
+@suggesting
 def images(cluster: str | None = None, *, folder: Path | None = None) -> Images:
     """The images of an image folder, by name."""
     return Images(files.images_in(images_folder(cluster, folder)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.find import find
 from clusterctl.launcher.api.remote.cluster import names_files
-from clusterctl.launcher.api.remote.operations import operation
+from clusterctl.launcher.api.remote.operations import operation, suggesting
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder, cluster_of_jobs
 from clusterctl.launcher.config.shown import Shown
@@ -40,6 +40,7 @@ _ASK_SECONDS = 10.0  # between two questions to Slurm whether their job has ende
 _MOST_FILES = 2
 
 
+@suggesting
 def why(
     name: str | os.PathLike[str], errors: str | os.PathLike[str] | None = None, cluster: str | None = None
 ) -> Diagnosis:

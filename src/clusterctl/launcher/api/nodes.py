@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.remote.operations import operation
+from clusterctl.launcher.api.remote.operations import operation, suggesting
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
@@ -91,6 +91,7 @@ def allocate(job: str | None = None, cluster: str | None = None, *, overrides: O
     return hold(resolved, slurm.path_of("sbatch"), slurm.environment)
 
 
+@suggesting
 def alloc(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = (), wait: bool = True) -> str:
     """Reserve the nodes that `job` would use, or one node changed by `overrides`; returns the Slurm job ID.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.find import as_run, query
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.notifications.notifier import Notifier
 from clusterctl.launcher.notifications.notifier import Outcome as Outcome
@@ -38,6 +39,7 @@ class Notified(Shown):
     problems: tuple[ClusterctlError, ...]
 
 
+@suggesting
 def notify(names: Iterable[str] = (), cluster: str | None = None) -> Notified:
     """Send the due messages for the runs called `names`, or for all: lost runs, and those whose script could not.
 
@@ -115,6 +117,7 @@ def points_copied(tracker: str, count: int) -> str:
     return f"{tracker}: {f'{count:,} points' if count else 'up to date'}"
 
 
+@suggesting
 def track(run: Run | str, cluster: str | None = None) -> Tracked:
     """Copy new data of `run` to its trackers: tracker -> number of points. Existing points are not changed.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.config.shown import SILENT, Shown
 from clusterctl.launcher.config.shown import progress as progress_of
+from clusterctl.launcher.config.suggestions import of_call
 from clusterctl.shared.errors import ClusterctlError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -118,6 +119,7 @@ class Run(Shown):
     place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
     _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted
+    _called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)  # its `cluster=`
 
     @property
     def id(self) -> str:

@@ -10,6 +10,7 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run, Runs, waited
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.shown import SILENT, Shown
+from clusterctl.launcher.config.suggestions import of_call
 from clusterctl.launcher.observe.runs import name_by_job
 from clusterctl.launcher.observe.status import statuses_of
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
@@ -50,6 +51,7 @@ class Sweep(Shown):
     """Warnings of the checks before submitting."""
     place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there."""
+    _called: str | None = field(default_factory=of_call, init=False, compare=False, repr=False)  # its `cluster=`
 
     @property
     def id(self) -> str:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.find import age_seconds, find, query
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.config.shown import Shown
 from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
 from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement, repeated_from
@@ -51,6 +52,7 @@ class UsageReport(Shown):
     problems: tuple[ClusterctlError, ...] = ()
 
 
+@suggesting
 def usage(cluster: str | None = None, *, by: str = "user", since: str | float | None = None) -> UsageReport:
     """The hours of all attempts of the runs of `cluster`, including active ones; works without Slurm's accounting.
 

@@ -230,8 +230,10 @@ def rendered(call: Callable[..., object], /, *arguments: Any, **named: Any) -> i
 def _render(message: str, hint: str, exit_code: int) -> int:
     from clusterctl.launcher.cli.options import with_flags
     from clusterctl.launcher.display.plain import plain_lines
+    from clusterctl.launcher.display.terminal import fitted
 
     for label, text in (("error", message), ("hint", hint)):
         if text:
-            click.echo(f"{label}: " + plain_lines(with_flags(text)).replace("\n", "\n  "), err=True)
+            lines = f"{label}: {plain_lines(with_flags(text))}".replace("\n", "\n  ").split("\n")
+            click.echo("\n".join(fitted(lines, sys.stderr)), err=True)
     return exit_code

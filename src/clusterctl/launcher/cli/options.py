@@ -267,8 +267,9 @@ def echo_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
 def warn(message: str, hint: str = "") -> None:
     """Print a warning to stderr."""
     from clusterctl.launcher.display.plain import plain
+    from clusterctl.launcher.display.terminal import fitted
 
-    click.echo(f"warning: {plain(with_flags(message))}", err=True)
+    click.echo("\n".join(fitted([f"warning: {plain(with_flags(message))}"], sys.stderr)), err=True)
     if hint:
         click.echo(f"hint: {plain(with_flags(hint))}", err=True)
 

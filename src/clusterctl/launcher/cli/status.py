@@ -280,6 +280,7 @@ class _Looking:
         else:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)
+        found = runs_table.with_column(found, self.sort) if self.sort else found
         return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
 
 

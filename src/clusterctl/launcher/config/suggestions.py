@@ -1,7 +1,7 @@
 """Commands suggested to a person: they name the cluster that was typed, or they would use another one.
 
 Messages are made far from the command line, and many on another machine, so they leave the cluster out; what shows them
-calls `suggested`.
+calls `suggested`. In Python, the cluster is the argument of the call, and later that of the run it returned.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ _OF_HOSTS = re.compile(
     r"|mkdir -p (?![^\n;]*&&))[^\n;]*",
     re.MULTILINE,
 )
-_typed: str | None = None  # not a context variable, since screens draw in threads
+_typed: str | None = None  # on the command line; not a context variable, since screens draw in threads
+_called: ContextVar[str | None] = ContextVar("called", default=None)  # in Python, where threads may use two clusters
 
 
 @contextmanager
@@ -60,12 +62,33 @@ def typed_cluster(name: str | None) -> Iterator[None]:
         _typed = before
 
 
+@contextmanager
+def called_cluster(name: str | None) -> Iterator[None]:
+    """The same for a call with `cluster=name` in this thread; with None, it uses the cluster of the call around it."""
+    before = _called.set(name or _called.get())
+    _here.cache_clear()
+    try:
+        yield
+    except ClusterctlError as error:
+        name_cluster(error)
+        raise
+    finally:
+        _called.reset(before)
+
+
+def of_call() -> str | None:
+    """The cluster of the call that this is part of; None if it was not given."""
+    return _called.get()
+
+
 def name_cluster(error: ClusterctlError) -> None:
     """Put the cluster into what `error` suggests."""
     hint = suggested(error.hint)
     if notes := getattr(error, "__notes__", None):
         error.__notes__ = [f"hint: {hint}" if note == f"hint: {error.hint}" else note for note in notes]
-    error.message, error.hint = suggested(error.message), hint
+    message = suggested(error.message)
+    error.args = tuple(message if one == error.message else one for one in error.args)
+    error.message, error.hint = message, hint
 
 
 def suggested(text: str) -> str:
@@ -78,7 +101,7 @@ def suggested(text: str) -> str:
         text = _OF_HOSTS.sub(lambda found: shlex.join(["ssh", host, found[0]]), text)
     if "clusterctl " not in text:
         return text
-    name, commands = (client.sent.typed, OF_RUNS | OF_CLUSTERS) if client else _here(_typed)
+    name, commands = (client.sent.typed, OF_RUNS | OF_CLUSTERS) if client else _here(_called.get() or _typed)
     flag = f" --cluster {shlex.quote(name)}" if name else ""
 
     def named(found: re.Match[str]) -> str:

@@ -30,10 +30,11 @@ _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = ()) -> None:
-    """Print the table, then `lines`."""
+    """Print the table, then `lines`. Names that do not fit above the values are printed above the table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("", *(status.record.run.id for status in found.statuses)):
-        table.add_column(Text(plain(title)), overflow="fold")
+    names = [plain(status.record.run.id) for status in found.statuses]
+    for title in ("", *names):
+        table.add_column(Text(title), overflow="fold")
     table.add_row(*map(Text, ("state", *(status.state.value for status in found.statuses))))
     ran = [status.ran(found.as_of) for status in found.statuses]
     table.add_row(*map(Text, ("ran", *("" if seconds is None else duration(seconds) for seconds in ran))))
@@ -46,6 +47,11 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
             same.append(title)
         for row in rows:
             table.add_row(*map(Text, row))
+    if console.measure(table, options=console.options.update_width(10_000)).maximum > console.width:
+        for column, title, name in zip(table.columns[1:], ("first", "second"), names, strict=True):
+            column.header = Text(title)
+            console.print(Text(f"{title + ':':8}{name}"), soft_wrap=True)
+        console.print()
     console.print(table)
     if same:
         console.print(Text(f"\nno difference: {', '.join(same)}"))

@@ -6,6 +6,7 @@ A sweep is one row, or a table of its own with the settings that it varies as co
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.observe.sweeps import ranked, states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
-from clusterctl.shared.record.metrics import KNOWN, number, own_metrics, score_of
+from clusterctl.shared.record.metrics import KNOWN, metric_of, number, own_metrics, score_of
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
 
@@ -395,6 +396,18 @@ def listing(summary: SweepSummary, looked: RunStatuses, *, ranks: bool = True) -
             rows = [row._replace(cells={**row.cells, varied[-1]: values.get(row.run, "")}) for row in rows]
     head = headline(summary)
     return Listing(looked.as_of, tuple(rows), looked.problems, tuple(statuses), head, tuple(varied))
+
+
+def with_column(found: Listing, name: str) -> Listing:
+    """`found` with the column or metric `name`, which orders its rows, beside the state: no terminal is too narrow."""
+    rows, title = found.rows, "NODES/S" if name == "nodes_per_second" else name.upper()
+    if title not in _IMPORTANCE:
+        metric = metric_of(name)
+        title = plain(metric.label)
+        logged = {one.record.run.id: metric.text(one.metrics[name]) for one in found.looked if name in one.metrics}
+        rows = tuple(row._replace(cells={**row.cells, title: logged.get(row.run, "")}) for row in rows)
+    known = title in ("RUN", "STATE", *found.varied)
+    return replace(found, rows=rows, varied=found.varied if known else (*found.varied, title))
 
 
 def headline(found: SweepSummary) -> str:

@@ -160,7 +160,7 @@ def resource_rows(needs: Needs, gpu_busy: float | None) -> list[Row]:
 def note_on_usage(found: RunUsage) -> str:
     """How the numbers of `show_run_usage` were measured, in a line."""
     if found.needs.memory.used is None:
-        return "no use was measured: the run has no telemetry, as batch scripts, or it has not started"
+        return "no memory was measured: a batch script has no telemetry of it, nor a run that has not started"
     by = "by the kernel, in the job's cgroup" if found.needs.counted else "by adding up its processes, twice a second"
     until = "" if found.status.state is State.FINISHED else "; enough is only known once the run has finished"
     return f"memory is what could not have been taken back, measured {by}{until}"

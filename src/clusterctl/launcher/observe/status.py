@@ -272,6 +272,13 @@ SORT_COLUMNS: dict[str, Key] = {
 }
 
 
+def is_ascending(column: str) -> bool:
+    """Whether `in_order` begins with the smallest value of `column`: of scores, almost all are better if higher."""
+    if column in SORT_COLUMNS or column == "run":
+        return column in ("run", "age", "state", "eta")
+    return metric_of(column).better is Better.LOWER
+
+
 def in_order(statuses: Iterable[Status], column: str, now: float, *, reverse: bool = False) -> list[Status]:
     """`statuses` by `column`, a name in `SORT_COLUMNS`, "run", or a metric: the best, newest or largest first.
 

@@ -98,7 +98,7 @@ def one_run(sweep: SweepDir) -> UsageError:
     """The error for a sweep given instead of a run."""
     return UsageError(
         f"{sweep.id} is a sweep",
-        f"name one of its runs, such as {read_sweep(sweep).runs[0].id}; list them with: clusterctl status",
+        f"name one of its runs, such as {read_sweep(sweep).runs[0].id}; list them with: clusterctl status {sweep.id}",
     )
 
 

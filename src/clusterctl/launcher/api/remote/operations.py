@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.config.client_data import client_data as client_data
 from clusterctl.launcher.config.shown import ProgressListener
+from clusterctl.launcher.config.suggestions import called_cluster, name_cluster
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def operation(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        code = function.__code__
+        here, code = suggesting(function), function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         name = f"{function.__module__.removeprefix(_PREFIX)}:{function.__qualname__}"
 
@@ -60,7 +61,7 @@ def operation(
                 return again(**{**given, "cluster": choose(given)})
             place = None if client_data() else _place(given, has_cluster="cluster" in names)
             if place is None:
-                return function(*arguments, **named)
+                return here(*arguments, **named)
             from clusterctl.launcher.api.remote.request import payload_of_restart
 
             payload = _payload(place, given) if takes_job else payload_of_restart(place.cluster) if restarts else None
@@ -74,10 +75,23 @@ def operation(
     return decorate
 
 
+def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorates a function of the Python API: what it suggests to type names its `cluster`, or that of its run."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+
+    @functools.wraps(function)
+    def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        given: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **named}
+        found = (*(getattr(given.get(name), "_called", None) for name in ("self", "run")), given.get("cluster"))
+        with called_cluster(next((one for one in found if isinstance(one, str) and "," not in one), None)):
+            return function(*arguments, **named)
+
+    return called
+
+
 def carried_out(name: str, arguments: str) -> str:
     """Call the operation for another machine; returns its encoded result or exception."""
     from clusterctl.launcher.api.logs import Lines, Reading
-    from clusterctl.launcher.config.suggestions import name_cluster
     from clusterctl.launcher.remote.values import decoded, encoded, parsed, resolved
 
     try:

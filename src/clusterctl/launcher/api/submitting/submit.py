@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.api.settings import program_words, settings
 from clusterctl.launcher.api.submitting.submission import PlannedRun, Submission, rules_of, uncopied
 from clusterctl.launcher.api.submitting.verify import verify
@@ -61,6 +62,7 @@ class HasArray(UsageError):
     """A single run was requested of a batch script with an array."""
 
 
+@suggesting
 def load(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -214,6 +216,7 @@ class DryRun(Shown):
         return test_only(self.plan, slurm.path_of("sbatch"), slurm.environment)
 
 
+@suggesting
 def plan(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,

@@ -15,6 +15,7 @@ from clusterctl.launcher.checks.look import look_around
 from clusterctl.launcher.checks.surroundings import Check, Verdict, warn
 from clusterctl.launcher.config import current_folder, load_cluster, runs_folder, state_path
 from clusterctl.launcher.config.shown import Shown
+from clusterctl.launcher.config.suggestions import suggested
 from clusterctl.launcher.submission.code_files import largest
 from clusterctl.launcher.submission.plan import image_file
 from clusterctl.shared.errors import ConfigError, reason
@@ -120,7 +121,8 @@ class Examination(Shown):
 def doctor(cluster: str | None = None) -> Examination:
     """Check the chosen cluster and this machine, or the cluster's host. Raises ConfigError for an invalid file."""
     target = load_cluster(cluster)
-    return Examination(target.name, checks.check_cluster(target))
+    found = checks.check_cluster(target)
+    return Examination(target.name, tuple(replace(check, hint=suggested(check.hint)) for check in found))
 
 
 def full_folder() -> Path | None:

@@ -20,7 +20,7 @@ from clusterctl.launcher.display.report.several import content
 from clusterctl.launcher.display.runs_table import LEFT_ALIGNED, row_of
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.status import in_order
+from clusterctl.launcher.observe.status import in_order, is_ascending
 from clusterctl.launcher.observe.sweeps import ranked
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import State
@@ -314,10 +314,10 @@ def _table(rows: Sequence[dict[str, Markup]], wanted: Wanted) -> Markup:
         if by is None:
             titles.append(tag("th", name.lower(), class_=_class_of(name)))
             continue
-        turned = wanted.sort.removeprefix("-") == by
-        order = ("descending" if wanted.sort.startswith("-") else "ascending") if turned else None
+        order = "ascending" if is_ascending(by) != wanted.sort.startswith("-") else "descending"
+        shown = order if wanted.sort.removeprefix("-") == by else None
         address = wanted._replace(sort=f"-{by}" if wanted.sort == by else by, page=1).address
-        titles.append(tag("th", tag("a", name.lower(), href=address), class_=_class_of(name), aria_sort=order))
+        titles.append(tag("th", tag("a", name.lower(), href=address), class_=_class_of(name), aria_sort=shown))
     lines = []
     for row in rows:
         lines.append(tag("tr", *(row[name] for name in names), class_="noted" if row[_NOTE] else None))

@@ -198,6 +198,7 @@ _STALE_SECONDS = 60
 _IDLE_PERCENT = 10
 _MOST_STRAGGLERS = 4  # listed by name
 # In a light theme, a terminal's "white" may be grey; its black is black in all.
+_BESIDE_GPUS = 28  # the use of CPUs, with a bar, and of memory, with its limit
 _HEAT = ((90, "bold black on green"), (60, "black on green"), (30, "black on yellow"), (0, "black on red"))
 
 
@@ -225,7 +226,9 @@ def devices(history: History, now: float, width: int, height: int, down: int = 0
     name_width = min(20, max(len(plain(node.name)) for node in nodes))
     most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
     titles = ["node".ljust(name_width), *(f"  gpu{index}".ljust(7) for index in range(most))]
-    header = Text.assemble(*((title, "dim") for title in [*titles, "  cpu              memory"]))
+    is_narrow = width < name_width + 7 * most + _BESIDE_GPUS
+    titles.append("  cpu     memory" if is_narrow else "  cpu              memory")
+    header = Text.assemble(*((title, "dim") for title in titles))
     above = [header]
     if len(nodes) >= height:
         summary = Text(plural(len(nodes), "node"), "bold")
@@ -238,7 +241,7 @@ def devices(history: History, now: float, width: int, height: int, down: int = 0
     room = max(0, height - len(above))
     first = max(0, min(down, len(nodes) - room))
     shown = nodes[first : first + room]
-    return fitted([*above, *(_node_line(node, name_width, most, now) for node in shown)], width, height)
+    return fitted([*above, *(_node_line(node, name_width, most, now, is_narrow) for node in shown)], width, height)
 
 
 def steps(history: History, width: int, height: int) -> Text:
@@ -266,7 +269,7 @@ def steps(history: History, width: int, height: int) -> Text:
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
-def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
+def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float, is_narrow: bool) -> Text:
     newest = node.newest
     assert newest is not None
     line = Text(plain(node.name)[:name_width].ljust(name_width))
@@ -281,12 +284,13 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
             line.append(f"{'▁▂▃▄▅▆▇█'[min(7, max(0, int(used / 12.5)))]}{used:3.0f} ", style)
     cpu = f"{newest.cpu:.1f}" if newest.cpu is not None else "-"
     share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
-    line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
+    line.append("  " if is_narrow else f"  {bar(share, 6)} ")
+    line.append((f"{cpu}/{newest.cpus:g}" if newest.cpus else cpu).ljust(7 if is_narrow else 9))
     if newest.memory is not None:
-        limit = f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit else ""
+        limit = f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit and not is_narrow else ""
         line.append(f" {as_bytes(newest.memory)}{limit}")
     if now - newest.time > _STALE_SECONDS:
-        line.append(f"  {duration(now - newest.time)} ago", "dim")
+        line.append(" old" if is_narrow else f"  {duration(now - newest.time)} ago", "dim")
     return line
 
 

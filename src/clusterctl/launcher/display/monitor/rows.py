@@ -26,7 +26,7 @@ ORDERS = ("", "age", "progress", "eta", "loss", "val", "gpu", "ran")
 """The orders that a key goes through; the first is the living runs, then the others, each newest first."""
 _STATE_WIDTH = 13
 _BAR_WIDTH = 8
-_LEAST_NAME, _BESIDE_NAME = 27, 52  # a short job's id; the state, and either the columns or most causes
+_LEAST_NAME, _BESIDE_NAME = 27, 49  # a short job's id; the state, and either the columns up to the score or most causes
 # Title and width of each column after the state; the note fills the rest of the line.
 _COLUMNS = (("done", _BAR_WIDTH + 1), ("epoch", 8), ("loss", 8), ("score", 8), ("age", 7))
 

@@ -48,7 +48,7 @@ def table(rows: Sequence[Markup], *titles: Markup, class_: str | None = None) ->
     return tag("div", tag("table", *head, tag("tbody", join(rows)), class_=class_), class_="scroll")
 
 
-_VOID = frozenset({"meta", "link", "br", "hr", "input"})
+_VOID = frozenset({"meta", "link", "br", "hr", "input", "wbr"})
 
 
 def _escaped(text: str) -> str:

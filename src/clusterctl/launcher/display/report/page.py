@@ -16,6 +16,7 @@ from urllib.parse import quote
 from clusterctl.launcher.api.export import check_output, write_archive
 from clusterctl.launcher.api.find import as_run, find
 from clusterctl.launcher.api.logs import read_logs
+from clusterctl.launcher.api.remote.operations import suggesting
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import Sweep, sweep_meant
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
@@ -213,6 +214,7 @@ def _size(path: Path) -> int:
         return 0
 
 
+@suggesting
 def report(
     *of: Run | Sweep | str,
     output: str | Path | None = None,
@@ -280,6 +282,7 @@ class Exported(NamedTuple):
     problems: tuple[ClusterctlError, ...]
 
 
+@suggesting
 def export(
     run: Run | str,
     output: str | Path | None = None,

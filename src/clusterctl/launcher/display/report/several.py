@@ -7,6 +7,7 @@ is `page`; the dashboard shows its `content`.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,7 +121,8 @@ def _row(name: str, values: Sequence[str], best: Sequence[bool] = ()) -> Markup:
         tag("td", value, *([" (better)"] if is_best else []), class_="value good" if is_best else "value")
         for value, is_best in zip(values, best or [False] * len(values), strict=True)
     ]
-    return tag("tr", tag("th", name, scope="row"), *cells)
+    first, *others = re.split(r"(?<=[._])", name)  # a phone breaks a long key there
+    return tag("tr", tag("th", first, *(one for part in others for one in (tag("wbr"), part)), scope="row"), *cells)
 
 
 def _state(status: Status) -> Markup:
