@@ -124,8 +124,8 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/shellcheck --shell=bash .ci/run .ci/release tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launcher/submission/*.sh # their variables are set by the generated part
-	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts
-	$(BIN)/shellcheck --exclude=SC2016,SC2034,SC2054,SC2154 tests/launch/golden/generated/*.sh # without the fixed parts
+	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/submission/golden/*.sh # complete scripts
+	$(BIN)/shellcheck --exclude=SC2016,SC2034,SC2054,SC2154 tests/submission/golden/generated/*.sh # without the fixed parts
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

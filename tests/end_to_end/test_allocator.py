@@ -18,7 +18,7 @@ from support.scenario import Stage
 
 from clusterctl.launcher.submission.plan import STEADY_HEAP, TUNED_ALLOCATOR
 
-pytestmark = pytest.mark.long  # the scripts themselves: launch/test_script.py
+pytestmark = pytest.mark.long  # the scripts themselves: submission/test_script.py
 
 PROGRAM = """
 import ctypes

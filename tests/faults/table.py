@@ -341,7 +341,7 @@ FAULTS = (
         words="SIGKILL of the writers of all nodes (docs/decisions/the-run-directory.md)",
         inflict=kill_writers,
         outcome=Outcome.UNHARMED,
-        tests="tests/runs/test_node_writer.py",
+        tests="tests/node/test_node_writer.py",
     ),
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
     Fault(
@@ -381,7 +381,7 @@ FAULTS = (
         words="a GPU that breaks during a training (simulated): an uncorrectable memory error, or it falls off the bus",
         outcome=Outcome.ELSEWHERE,
         cause=Cause.NODE,
-        tests="tests/launch/test_script_on_the_host.py",
+        tests="tests/submission/test_script_on_the_host.py",
     ),
     Fault(
         name="same-step",
@@ -440,12 +440,12 @@ FAULTS = (
         name="no-scontrol",
         words="no `scontrol` on the nodes when the run has to be requeued",
         outcome=Outcome.FAILS,
-        tests="tests/launch/test_script_on_the_host.py",
+        tests="tests/submission/test_script_on_the_host.py",
     ),
     Fault(
         name="deaf-scontrol",
         words="`scontrol requeue` failing for less than ten minutes",
-        tests="tests/launch/test_script_on_the_host.py",
+        tests="tests/submission/test_script_on_the_host.py",
     ),
     Fault(
         name="preempted",
@@ -524,7 +524,7 @@ FAULTS = (
         "a syntax error",
         outcome=Outcome.FAILS,
         cause=Cause.LAUNCH,
-        tests="tests/launch/test_script_on_the_host.py",
+        tests="tests/submission/test_script_on_the_host.py",
     ),
     Fault(
         name="moved",
@@ -547,7 +547,7 @@ FAULTS = (
         inflict=flip_a_bit,
         outcome=Outcome.RESUMED,
         cause=Cause.CANCELLED,
-        tests="tests/runs/test_checkpoints.py",
+        tests="tests/record/test_checkpoints.py",
     ),
     Fault(
         name="foreign",

@@ -34,6 +34,7 @@ _LONGEST = (
     "end_to_end/",
     "training/",
     "workloads/",
+    "data/",
     "sandbox/",
     "emulator/",
     "graph/",

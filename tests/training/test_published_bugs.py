@@ -182,7 +182,7 @@ BUGS: dict[str, dict[PublishedBug, list[str]]] = {
         bugs.lazy: [f"{HERE}::test_every_parameter_exists_before_the_first_batch"]
     },
     "several ranks download or convert at once, or only one rank of all nodes does": {
-        bugs.no_lease: ["runs/test_once.py::test_concurrent_callers_prepare_once_and_leave_nothing_behind"],
+        bugs.no_lease: ["record/test_once.py::test_concurrent_callers_prepare_once_and_leave_nothing_behind"],
         bugs.every_rank_prepares: ["task/test_task.py::test_ranks_on_uneven_nodes_form_groups_and_prepare_once"],
     },
     "DistributedSampler repeats samples to fill up, and the metrics count them": {
@@ -202,7 +202,7 @@ BUGS: dict[str, dict[PublishedBug, list[str]]] = {
         bugs.every_rank_logs: ["workloads/test_reddit.py::test_two_ranks_train_on_real_data_and_record_their_states"]
     },
     "NaN labels become classes": {
-        bugs.no_label_is_one: ["workloads/test_reddit_format.py::test_a_node_without_a_label_in_a_split_is_rejected"]
+        bugs.no_label_is_one: ["data/test_reddit_format.py::test_a_node_without_a_label_in_a_split_is_rejected"]
     },
     "a mean over thousands of neighbours in half precision loses them": {
         bugs.summed_in_half: [f"{HERE}::test_a_mean_over_thousands_of_neighbours_keeps_them_all_in_bfloat16"]
