@@ -82,7 +82,7 @@ def test_listing_ended_runs_costs_two_stats_per_run_and_parses_nothing(
     first = look(folder)
     assert len(made) == RUNS
     calls.clear()
-    monkeypatch.setattr(ended_runs, "_unpacked", None)
+    monkeypatch.setattr(ended_runs, "_made", None)
     assert look(folder) == first
     assert len(made) == RUNS
     assert calls == {"stat": 2 * RUNS, "open": 0, "listdir": 1}
