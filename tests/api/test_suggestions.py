@@ -52,7 +52,7 @@ def check(desk: Desk, command: str, cluster: str | None) -> None:
     [
         pytest.param(None, None, marks=pytest.mark.long),
         pytest.param("default", None, marks=pytest.mark.long),
-        (NEAR, None),
+        pytest.param(NEAR, None, marks=pytest.mark.long),
         (APART, APART),
     ],
 )
