@@ -40,7 +40,7 @@ def suggested(call: Callable[[], object]) -> list[str]:
 def check(desk: Desk, command: str, cluster: str | None) -> None:
     words = shlex.split(command)[1:]
     named = words[words.index("--cluster") + 1] if "--cluster" in words else None
-    if words[0] == "submit":  # as the run was submitted, whatever is the default now
+    if words[0] == "submit":  # it names the run's own cluster, whatever the default is now
         return
     assert named == cluster, command
     code, _, err = desk.type(words)

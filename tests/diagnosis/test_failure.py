@@ -848,6 +848,14 @@ def test_a_rank_on_the_lost_node_of_the_batch_script_is_not_called_stuck(met_the
     assert (other.cause_class, other.rank) == (Cause.HANG, 2)
 
 
+def test_a_rank_is_stuck_if_the_lost_node_of_the_batch_script_is_another_one() -> None:
+    """With spare nodes, the script's node may have none of the ranks."""
+    alarm = Alarm(END, 0, "training", 33.0, (0,), "behind")
+    met = replace(alarmed(alarm), exit_code=None, end=None, script_node="node9")
+    found = judge(trace(met, attempt(number=1), state=State.FINISHED)).history[0]
+    assert (found.cause_class, found.rank) == (Cause.HANG, 0)
+
+
 def test_an_attempt_superseded_by_the_next_one_was_on_a_lost_node() -> None:
     met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
     diagnosis = judge(trace(met, attempt(number=1), state=State.FINISHED))

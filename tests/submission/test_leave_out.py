@@ -1,4 +1,4 @@
-"""Ranks killed repeatedly at the same step: which node is left out, and when the run ends. Slurm is a stand-in."""
+"""Ranks killed repeatedly at the same step: which node is left out, and when the run ends. No real Slurm is used."""
 
 from __future__ import annotations
 

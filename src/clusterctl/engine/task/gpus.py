@@ -281,7 +281,7 @@ def gpu_defect(
 
 
 def _logged(lines: Iterable[str], own: Mapping[tuple[int, ...], int]) -> tuple[int, int] | None:
-    """The last of these GPUs of which the kernel's log says that it is broken, and the number of the Xid."""
+    """The last of these GPUs that the kernel's log reports as broken, and the number of its Xid."""
     found = None
     for xid in filter(None, map(_XID.search, lines)):
         address, number = tuple(int(part, 16) for part in xid.groups()[:3]), int(xid[4])

@@ -123,7 +123,7 @@ class Program:
         self.handles_term = False
 
     def wait(self, stop_file: Path, ports: Sequence[int], times: LogTimes | None, grace: float = 0.0) -> int:
-        """Its exit code, as `Popen` has it. Until then it is told of the warning, of the job's end, and of Ctrl-C.
+        """Wait for it to end, and pass on the warning, the job's end and Ctrl-C meanwhile; returns its `returncode`.
 
         The warning also creates a file, for programs that do not handle the signal. A program that has not installed
         its handler yet gets the signal once it has. If another user listens on one of `ports`, which other ranks would

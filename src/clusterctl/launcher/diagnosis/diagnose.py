@@ -188,7 +188,7 @@ def _by_state(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace,
 
 
 def _never_started(trace: RunTrace, known: Finding | None) -> Finding:
-    """Ended without an attempt: its batch script never got that far. `known` is what Slurm's log says about it."""
+    """The run ended before its batch script had started an attempt. `known`: the reason in Slurm's log, if any."""
     if trace.cancelled:
         by = trace.cancelled.by
         return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")

@@ -160,17 +160,18 @@ def _stuck(case: Case) -> Finding | None:
         return None
     if case.ending and case.ending.cause is Cause.NODE:
         # Slurm notices a lost node later than the watchdog. If all ranks were in a collective and no suspect is known,
-        # they were waiting for any node that Slurm lost. Lost with the node of the batch script is whoever names it.
+        # they were waiting for any node that Slurm lost. The script writes these lines, so none names its own node.
         suspects = alarm.suspects or outside_collectives(attempt)
-        lost = lost_nodes(attempt.lines) or _nodes_lost_with_the_script(attempt)
+        lost = lost_nodes(attempt.lines) or _lost_with_the_script(attempt)
         if all(attempt.rank(suspect).node in lost for suspect in suspects):
             return None
     return hang(attempt)
 
 
-def _nodes_lost_with_the_script(attempt: AttemptTrace) -> list[str]:
-    """Where ranks met a newer attempt. If none did, the first node, whose script ended silently."""
-    return [rank.node for rank in attempt.ranks if rank.superseded] or [attempt.rank(0).node]
+def _lost_with_the_script(attempt: AttemptTrace) -> list[str]:
+    """The nodes whose ranks met a newer attempt; if none did, that of the script, which ended without a message."""
+    met = [rank.node for rank in attempt.ranks if rank.superseded]
+    return met or [attempt.script_node or attempt.rank(0).node]  # earlier versions did not record it
 
 
 def _from_outside(case: Case) -> Finding | None:

@@ -197,8 +197,8 @@ def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) 
 _STALE_SECONDS = 60
 _IDLE_PERCENT = 10
 _MOST_STRAGGLERS = 4  # listed by name
+_BESIDE_GPUS = 28  # columns: the use of CPUs, with a bar, and of memory, with its limit
 # In a light theme, a terminal's "white" may be grey; its black is black in all.
-_BESIDE_GPUS = 28  # the use of CPUs, with a bar, and of memory, with its limit
 _HEAT = ((90, "bold black on green"), (60, "black on green"), (30, "black on yellow"), (0, "black on red"))
 
 
