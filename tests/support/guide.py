@@ -43,7 +43,7 @@ _VARYING = {
     "token": r"(?<=[?]token=)[\w-]+",
     "clock": r"(?:\b\d{4}-\d\d-\d\d[ T]|\b)\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: [+-]\d{4})?",
     "version": r"\b\d+\.\d+\.\d+(?:\+\w+)?\b(?!\.\d)",
-    "job": r"(?<=\bJob )\d+\b",
+    "job": r"(?<=\bJob )\d+\b|(?<= )\d{8}$",  # the last column of a table; a sandbox numbers its jobs so
     "duration": rf"{_TIME}(?: {_TIME})*",
     "size": r"\b(?:\d+/)?\d+(?:\.\d+)? ?(?:[KMGT](?:i?B)?|B)\b",
     "percent": r"\b\d+(?:\.\d+)?%",

@@ -277,6 +277,33 @@ def _transpose(columns: Any, offsets: Any, bounds: Any, by_row: Any) -> None:
 # backward, so only one thread writes each number and the result does not depend on the number of threads.
 
 
+def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> Tensor:
+    """The factors of `hashing.keyed_dropout` for `values` [rows, channels], from the int64 keys of their rows.
+
+    `scale` where the 16 bits of a value, signed, are at least `lowest`, else 0.
+    """
+    factors = torch.empty(values.shape, dtype=values.dtype)
+    kept = torch.ones(1, dtype=values.dtype).mul_(scale)
+    bits = torch.int16 if values.element_size() == 2 else torch.int32 if values.element_size() == 4 else torch.int64
+    out, (one,) = factors.view(bits).numpy(), kept.view(bits).numpy()
+    rows = keys.numpy().view(np.uint64)
+    _in_threads(lambda first, last: _drop(rows, out, lowest, one, first, last), len(rows), 1)
+    return factors
+
+
+@compiled
+def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any) -> None:
+    channels = factors.shape[1]
+    drawn = np.empty((channels + 3) // 4, dtype=np.uint64)
+    lanes = drawn.view(np.int16)
+    for row in range(first, last):
+        start = keys[row] * GOLDEN_BITS
+        for word in range(drawn.size):
+            drawn[word] = mix(start + _U(word) * GOLDEN_BITS)
+        for channel in range(channels):
+            factors[row, channel] = kept if lanes[channel] >= lowest else 0
+
+
 _PIECES = 4  # per thread: degrees are uneven
 # Allows vectorized sums of products. NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "nsz"}

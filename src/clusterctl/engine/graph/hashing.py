@@ -10,6 +10,7 @@ worker that draws them.
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 from typing import cast
 
@@ -30,6 +31,7 @@ _MASK = (1 << 64) - 1
 _LEVELS = 1 << 16  # resolution of the dropout probability
 _MOST_KEYS = 64  # per step: a few for each layer
 _ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
+WORTH_COMPILING = 1 << 16  # values, where numba is there already: for dropout alone it is not imported
 
 
 class Purpose(IntEnum):
@@ -147,15 +149,19 @@ def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
     dropped = min(round(p * _LEVELS), _LEVELS - 1)
     if dropped == 0 or not values.numel():
         return values
-    words = (values.size(1) + 3) // 4
-    keys = draws(key, nodes)
-    lanes = torch.arange(words, device=values.device)
+    keys, scale = draws(key, nodes), _LEVELS / (_LEVELS - dropped)
+    lowest = dropped - _LEVELS // 2  # the bits are signed: the lowest value is -_LEVELS // 2
+    if values.device.type == "cpu" and values.numel() >= WORTH_COMPILING and "numba" in sys.modules:
+        from clusterctl.engine.graph.compiled import dropout_factors  # waits if another thread is importing it
+
+        return values * dropout_factors(keys, values, lowest, scale)
+    lanes = torch.arange((values.size(1) + 3) // 4, device=values.device)
     rows = _ROWS if values.device.type == "cpu" else max(1, nodes.numel())
     keep = torch.empty(values.shape, dtype=torch.uint8, device=values.device)  # 4 times faster than bool on a CPU
     for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
         bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
-        torch.ge(bits, dropped - _LEVELS // 2, out=mask)  # the bits are signed: the lowest value is -_LEVELS // 2
-    return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+        torch.ge(bits, lowest, out=mask)
+    return values * keep.to(values.dtype).mul_(scale)
 
 
 _HIGHEST = torch.iinfo(torch.int64).max
