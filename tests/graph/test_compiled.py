@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph import hashing, sampling
 from clusterctl.engine.graph.blocks import transposed
 from clusterctl.engine.graph.neighbors import max_duplicates, renumbered, sample_labor, sample_neighbors
 from clusterctl.engine.graph.sampling import NeighborSampler
@@ -53,6 +53,32 @@ def test_compiled_neighbours_and_rows_match_plain_torch(
         for ours, theirs in zip([*fast, sources, columns, *by_source], plainly, strict=True):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
+
+
+@settings(deadline=None)
+@given(
+    nodes=st.lists(st.integers(0, 2**62), min_size=1, max_size=40),
+    channels=st.integers(1, 70),
+    p=st.floats(0.0, 1.0),
+    key=st.integers(-(2**63), 2**63 - 1),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    threads=st.integers(1, 3),
+)
+def test_compiled_dropout_has_the_same_bits(
+    nodes: list[int], channels: int, p: float, key: int, dtype: torch.dtype, threads: int
+) -> None:
+    values = torch.randn(len(nodes), channels).to(dtype)
+    values[0, 0], values[-1, -1] = torch.nan, -torch.inf
+    was, found = torch.get_num_threads(), []
+    with pytest.MonkeyPatch.context() as patch:
+        torch.set_num_threads(threads)
+        for worth in (0, 1 << 62):
+            patch.setattr(hashing, "WORTH_COMPILING", worth)
+            found.append(hashing.keyed_dropout(values, torch.tensor(nodes), p, key))
+        torch.set_num_threads(was)
+    compiled, plain = found
+    assert compiled.dtype == dtype
+    torch.testing.assert_close(compiled, plain, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -420,6 +420,7 @@ def _backward(
     weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
     means = np.empty(last - first, dtype=attention.dtype)
     sums = np.empty((last - first, channels), dtype=attention.dtype)
+    passed = np.empty(channels, dtype=attention.dtype)
     for target in range(offsets.size - 1):
         begin, end = offsets[target], offsets[target + 1]
         means[:] = 0
@@ -441,13 +442,16 @@ def _backward(
                 logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
                 if factors.size:
                     weight *= factors[edge, head]
+                sloped = logit_gradient * slope
+                # In two loops, since one that writes to more arrays is not vectorized: they might overlap.
                 for channel in range(channels):
                     value = rows[row, head, channel] + own[target, head, channel]
-                    factor = attention.dtype.type(1) if value > 0 else slope
-                    sums[head - first, channel] += logit_gradient * factor * value
-                    passed = logit_gradient * factor * attention[head, channel]
-                    own_gradient[target, head, channel] += passed
-                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
+                    passed[channel] = logit_gradient if value > 0 else sloped
+                    sums[head - first, channel] += passed[channel] * value
+                for channel in range(channels):
+                    of_value = passed[channel] * attention[head, channel]
+                    own_gradient[target, head, channel] += of_value
+                    rows_gradient[row, head, channel] += of_value + weight * gradient[target, head, channel]
         for head in range(first, last):
             for channel in range(channels):
                 attention_gradient[head, channel] += sums[head - first, channel]
