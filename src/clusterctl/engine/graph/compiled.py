@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 import torch
-from numba import types
+from numba import extending, types
 from torch import Tensor
 
 from clusterctl.engine.graph.hashing import FIRST, GOLDEN, SECOND
@@ -322,8 +322,8 @@ class _Attend(torch.autograd.Function):
         left, right, attention, columns, offsets, factors, ctx.slope = given
         rows, own = (_by_head(table, attention) for table in (left, right))
         factors = attention.new_empty(0, 0) if factors is None else factors.to(attention.dtype)
-        weights = rows.new_empty(columns.numel(), len(attention))
-        out = torch.zeros_like(own)
+        weights = attention.new_empty(columns.numel(), len(attention))
+        out: Tensor = attention.new_zeros(own.shape)
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
         written = _arrays(weights, out)
         _in_threads(lambda first, last: _forward(tables, edges, *written, ctx.slope, first, last), len(own), _PIECES)
@@ -334,7 +334,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
         rows, own, gradient = (_by_head(table, attention) for table in (left, right, gradients[0]))
-        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
+        rows_gradient, own_gradient = (attention.new_zeros(table.shape) for table in (rows, own))
         attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
         read, written = _arrays(weights, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
@@ -350,8 +350,32 @@ class _Attend(torch.autograd.Function):
 
 
 def _by_head(table: Tensor, attention: Tensor) -> Tensor:
-    """The table as the loops read it: [rows, heads, channels]."""
-    return table.detach().to(attention.dtype).contiguous().view(len(table), *attention.shape)
+    """The table as the loops read it: [rows, heads, channels], and the bits of bfloat16, which numpy does not have."""
+    table = table.detach().contiguous().view(len(table), *attention.shape)
+    is_narrow = table.dtype is torch.bfloat16 and attention.dtype is torch.float32
+    return table.view(torch.uint16) if is_narrow else table.to(attention.dtype)
+
+
+def _row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
+    """A row [heads, channels] of a table of attention in its exact type.
+
+    One of bfloat16 is widened to `wide`, whose bits are `bits`, for the `heads` from the first up to the second.
+    """
+    raise NotImplementedError  # compiled only, by `_typed_row`
+
+
+@extending.overload(_row, inline="always")  # type: ignore[untyped-decorator]
+def _typed_row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001 - types of `_row`'s
+    def widened(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
+        for head in range(heads[0], heads[1]):
+            for channel in range(bits.shape[1]):
+                bits[head, channel] = np.uint32(table[row, head, channel]) << _S16
+        return wide
+
+    def exact(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001
+        return table[row]
+
+    return widened if table.dtype == types.uint16 else exact
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
@@ -376,14 +400,17 @@ def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first:
     (rows, own, attention), (columns, offsets, factors) = tables, edges
     heads, channels = attention.shape
     slope = attention.dtype.type(slope)
+    bits = np.empty((2, *attention.shape), dtype=np.uint32)
+    wide = bits.view(np.float32)
     for target in range(first, last):
         begin, end = offsets[target], offsets[target + 1]
+        target_row = _row(own, target, (0, heads), bits[0], wide[0])
         for edge in range(begin, end):
-            row = columns[edge]
+            source = _row(rows, columns[edge], (0, heads), bits[1], wide[1])
             for head in range(heads):
                 logit = attention.dtype.type(0)
                 for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
+                    value = source[head, channel] + target_row[head, channel]
                     logit += attention[head, channel] * max(value, slope * value)
                 weights[edge, head] = logit
         for head in range(heads):
@@ -397,13 +424,13 @@ def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first:
             for edge in range(begin, end):
                 weights[edge, head] /= total
         for edge in range(begin, end):
-            row = columns[edge]
+            source = _row(rows, columns[edge], (0, heads), bits[1], wide[1])
             for head in range(heads):
                 weight = weights[edge, head]
                 if factors.size:
                     weight *= factors[edge, head]
                 for channel in range(channels):
-                    out[target, head, channel] += weight * rows[row, head, channel]
+                    out[target, head, channel] += weight * source[head, channel]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
@@ -421,22 +448,27 @@ def _backward(
     means = np.empty(last - first, dtype=attention.dtype)
     sums = np.empty((last - first, channels), dtype=attention.dtype)
     passed = np.empty(channels, dtype=attention.dtype)
+    bits = np.empty((3, *attention.shape), dtype=np.uint32)
+    wide = bits.view(np.float32)
     for target in range(offsets.size - 1):
         begin, end = offsets[target], offsets[target + 1]
         means[:] = 0
         sums[:] = 0
+        passed_on = _row(gradient, target, (first, last), bits[0], wide[0])
+        target_row = _row(own, target, (first, last), bits[1], wide[1])
         for edge in range(begin, end):
-            row = columns[edge]
+            source = _row(rows, columns[edge], (first, last), bits[2], wide[2])
             for head in range(first, last):
                 product = attention.dtype.type(0)
                 for channel in range(channels):
-                    product += gradient[target, head, channel] * rows[row, head, channel]
+                    product += passed_on[head, channel] * source[head, channel]
                 if factors.size:
                     product *= factors[edge, head]
                 weights_gradient[edge - begin, head - first] = product
                 means[head - first] += weights[edge, head] * product
         for edge in range(begin, end):
             row = columns[edge]
+            source = _row(rows, row, (first, last), bits[2], wide[2])
             for head in range(first, last):
                 weight = weights[edge, head]
                 logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
@@ -445,13 +477,13 @@ def _backward(
                 sloped = logit_gradient * slope
                 # In two loops, since one that writes to more arrays is not vectorized: they might overlap.
                 for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
+                    value = source[head, channel] + target_row[head, channel]
                     passed[channel] = logit_gradient if value > 0 else sloped
                     sums[head - first, channel] += passed[channel] * value
                 for channel in range(channels):
                     of_value = passed[channel] * attention[head, channel]
                     own_gradient[target, head, channel] += of_value
-                    rows_gradient[row, head, channel] += of_value + weight * gradient[target, head, channel]
+                    rows_gradient[row, head, channel] += of_value + weight * passed_on[head, channel]
         for head in range(first, last):
             for channel in range(channels):
                 attention_gradient[head, channel] += sums[head - first, channel]
