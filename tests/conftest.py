@@ -45,18 +45,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
-# What takes minutes starts first: a worker with the last of these would keep all others waiting.
-SLOW_FIRST = ("test_style.py", "test_roles.py", "faults", "misuse", "end_to_end", "training", "sandbox")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        names = (item.path.name, item.path.relative_to(Path(__file__).parent).parts[0])
-        return min((SLOW_FIRST.index(name) for name in names if name in SLOW_FIRST), default=len(SLOW_FIRST))
-
-    items.sort(key=place)
-
-
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
