@@ -25,7 +25,9 @@ TRAIN = """
 import os, sys
 import torch.distributed as dist
 dist.init_process_group("gloo")
-print("worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:], flush=True)
+line = ["worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:]]
+sys.stdout.write(" ".join(line) + "\\n")  # at once: others write to the same file
+sys.stdout.flush()
 dist.barrier()
 if "die" in sys.argv and os.environ["RANK"] == "3":
     os.kill(os.getpid(), 9)

@@ -56,9 +56,13 @@ def placed(run: RunDir, attempt: int = 0) -> list[tuple[str, str, list[str]]]:
 
 
 def nodes_of(stage: Stage, run: RunDir) -> list[str]:
-    """As Slurm knows them."""
-    job = stage.slurm("scontrol", "show", "job", stage.job_id(run))
-    return expanded(re.findall(r"\sNodeList=(\S+)", job)[0])
+    """As Slurm knows them; of a job that is ending, it lists only those that have not ended yet."""
+
+    def settled() -> str:
+        job = stage.slurm("scontrol", "show", "job", stage.job_id(run))
+        return "" if "JobState=COMPLETING" in job else job
+
+    return expanded(re.findall(r"\sNodeList=(\S+)", wait_until(settled))[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -166,7 +166,8 @@ def test_a_debugger_stops_one_rank(user: Stage) -> None:
     assert done.returncode == 0, done.stderr
     run = done.stdout.strip()
     wait_until(lambda: "the answer is 42" in user.call("logs", run, "--rank", "0").stdout, 60, "rank 0, which goes on")
-    code = user.call("attach", run, "--rank", "1", "--", "pwd").stdout.strip()
+    look = "attach", run, "--rank", "1", "--", "pwd"
+    code = wait_until(lambda: user.call(*look).stdout.strip(), 60, "rank 1 to start")
     with connected(user, tunnel) as here:
         wait_until(lambda: _answers(here), 60, "debugpy to listen")
         editor = Debugger(here)
