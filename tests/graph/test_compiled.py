@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.engine.graph import hashing, sampling
+from clusterctl.engine.graph import masks, sampling
 from clusterctl.engine.graph.blocks import transposed
 from clusterctl.engine.graph.neighbors import max_duplicates, renumbered, sample_labor, sample_neighbors
 from clusterctl.engine.graph.sampling import NeighborSampler
@@ -73,8 +73,8 @@ def test_compiled_dropout_has_the_same_bits(
     with pytest.MonkeyPatch.context() as patch:
         torch.set_num_threads(threads)
         for worth in (0, 1 << 62):
-            patch.setattr(hashing, "WORTH_COMPILING", worth)
-            found.append(hashing.keyed_dropout(values, torch.tensor(nodes), p, key))
+            patch.setattr(masks, "WORTH_COMPILING", worth)
+            found.append(masks.keyed_dropout(values, torch.tensor(nodes), p, key))
         torch.set_num_threads(was)
     compiled, plain = found
     assert compiled.dtype == dtype

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clusterctl.engine.graph.hashing import keyed_dropout
+from clusterctl.engine.graph.masks import keyed_dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

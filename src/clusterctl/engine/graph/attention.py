@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import Linear, Neighborhoods, has_numba, row_bounds
-from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.graph.masks import keyed_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -278,7 +278,7 @@ def _transpose(columns: Any, offsets: Any, bounds: Any, by_row: Any) -> None:
 
 
 def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> Tensor:
-    """The factors of `hashing.keyed_dropout` for `values` [rows, channels], from the int64 keys of their rows.
+    """The factors of `masks.keyed_dropout` for `values` [rows, channels], from the int64 keys of their rows.
 
     `scale` where the 16 bits of a value, signed, are at least `lowest`, else 0.
     """

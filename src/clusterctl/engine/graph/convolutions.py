@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from clusterctl.engine.graph.blocks import Linear, linear, moved
 from clusterctl.engine.graph.collection import Collection, GraphBatch, Rows, sum_rows
-from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, stream
+from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.masks import keyed_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

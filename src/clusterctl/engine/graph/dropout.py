@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clusterctl.engine.graph.blocks import moved
-from clusterctl.engine.graph.hashing import Purpose, draws, keyed_dropout, stream
+from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.masks import keyed_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,6 @@ worker that draws them.
 
 from __future__ import annotations
 
-import sys
 from enum import IntEnum
 from typing import cast
 
@@ -28,10 +27,7 @@ GOLDEN = _signed(0x9E3779B97F4A7C15)
 FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
-_LEVELS = 1 << 16  # resolution of the dropout probability
 _MOST_KEYS = 64  # per step: a few for each layer
-_ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
-WORTH_COMPILING = 1 << 16  # values, where numba is there already: for dropout alone it is not imported
 
 
 class Purpose(IntEnum):
@@ -139,29 +135,6 @@ def _mix_number(value: int) -> int:
 def shift_right(values: Tensor, shift: int) -> Tensor:
     """The logical shift; torch's own copies the sign bit."""
     return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)
-
-
-def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
-    """`values` [nodes, channels], each zeroed with probability `p` or scaled up; `nodes` are their int64 ids.
-
-    One 64-bit hash decides four values, so `p` is rounded to a multiple of 2**-16, and the scale matches that.
-    """
-    dropped = min(round(p * _LEVELS), _LEVELS - 1)
-    if dropped == 0 or not values.numel():
-        return values
-    keys, scale = draws(key, nodes), _LEVELS / (_LEVELS - dropped)
-    lowest = dropped - _LEVELS // 2  # the bits are signed: the lowest value is -_LEVELS // 2
-    if values.device.type == "cpu" and values.numel() >= WORTH_COMPILING and "numba" in sys.modules:
-        from clusterctl.engine.graph.compiled import dropout_factors  # waits if another thread is importing it
-
-        return values * dropout_factors(keys, values, lowest, scale)
-    lanes = torch.arange((values.size(1) + 3) // 4, device=values.device)
-    rows = _ROWS if values.device.type == "cpu" else max(1, nodes.numel())
-    keep = torch.empty(values.shape, dtype=torch.uint8, device=values.device)  # 4 times faster than bool on a CPU
-    for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
-        bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
-        torch.ge(bits, lowest, out=mask)
-    return values * keep.to(values.dtype).mul_(scale)
 
 
 _HIGHEST = torch.iinfo(torch.int64).max

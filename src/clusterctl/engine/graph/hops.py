@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import Neighborhoods, edge_ranges, rows_of, slices
-from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.graph.masks import keyed_dropout
 from clusterctl.engine.graph.neighbors import renumbered
 from clusterctl.engine.graph.storage import numbered
 
