@@ -7,10 +7,6 @@ one reads may still be in a cache. Sampling is timed apart, and its bound is not
 count with the rows that they take and the sums that they add to, but not with their arithmetic: that is of vectors, not
 of products, so the bounds of gat and rgat are too low.
 
-A large product is the fastest one. So each product of the step is also timed alone, on the tensors that it has in the
-step (the best of five). `floor` is that, the bytes, and sampling: less than this the step cannot take with these
-libraries. Where it is more than half of a rival's time, twice as fast as the rival is out of reach.
-
 With --count nothing is timed: the work of a step is the same on every machine.
 
 python benchmarks/step_bounds.py [reddit] [deep-sage] [synthetic] [taobao] [imdb-gin] [gat] [rgat]
@@ -23,8 +19,7 @@ import statistics
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,7 +79,6 @@ class Work(TorchDispatchMode):
 
     products: int = 0  # multiplications and additions
     bytes: int = 0  # read and written by all other operators
-    calls: list[Callable[[], object]] = field(default_factory=list)  # the products, to be repeated
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -94,7 +88,6 @@ class Work(TorchDispatchMode):
         packet = func.overloadpacket
         if packet in flop_registry:
             self.products += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-            self.calls.append(partial(func, *args, **(kwargs or {})))
         elif packet.__name__ not in _FREE and not is_view(func):
             self.bytes += moved_bytes(packet.__name__, func, args, kwargs or {}, out)
         return out
@@ -162,14 +155,14 @@ def measured_rates() -> Rates:
     return Rates(products, 2 * _COPIED / best(lambda: target.copy_(source)))
 
 
-def best(work: Callable[[], object], times: int = 10) -> float:
-    """The least seconds of so many calls, after two to warm up."""
-    found = []
-    for _ in range(times + 2):
+def best(work: Callable[[], object]) -> float:
+    """The least seconds of ten, after two to warm up."""
+    times = []
+    for _ in range(12):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return min(found[2:])
+        times.append(time.perf_counter() - began)
+    return min(times[2:])
 
 
 def workloads(name: str, scale: float, folder: Path) -> Iterator[tuple[str, Any, Callable[[Any], Objective[Any]]]]:
@@ -247,17 +240,14 @@ def main() -> None:
     rates = measured_rates()
     peaks = ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.products.items())
     print(f"{options.threads} threads; products {peaks}; memory {rates.bytes / 1e9:.1f} GB/s\n")
-    print("| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) | timed alone | floor |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for title, train, make in each(options):
         sampling, rest, work = measure(train, make(train), options.steps)
         products = work.products / rates.products[train.precision]
         moved = work.bytes / rates.bytes
-        alone = sum(best(call, 5) for call in work.calls)
-        parts = (sampling, rest, products, moved, products + moved)
-        cells = [f"{1e3 * seconds:.1f} ms" for seconds in parts]
-        ends = [f"{1e3 * seconds:.1f} ms" for seconds in (alone, sampling + alone + moved)]
-        print(f"| {title} | {' | '.join([*cells, f'{(products + moved) / rest:.0%}', *ends])} |", flush=True)
+        cells = [f"{1e3 * seconds:.1f} ms" for seconds in (sampling, rest, products, moved, products + moved)]
+        print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} |", flush=True)
     dist.destroy_process_group()
 
 

@@ -40,7 +40,7 @@ def suggested(call: Callable[[], object]) -> list[str]:
 def check(desk: Desk, command: str, cluster: str | None) -> None:
     words = shlex.split(command)[1:]
     named = words[words.index("--cluster") + 1] if "--cluster" in words else None
-    if words[0] == "submit":  # it names the run's own cluster, whatever the default is now
+    if words[0] == "submit":  # always names the cluster that the run was sent to
         return
     assert named == cluster, command
     code, _, err = desk.type(words)

@@ -148,7 +148,7 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
         assert "CLUSTERCTL_RUN_DIR" not in variables
         probe = same(_quiet(json.dumps(seen, sort_keys=True)))
         if "SLURM_ARRAY_TASK_ID" in variables:  # each element runs where there is room at that moment
-            probe = re.sub(r"\bnode\d\b|\b10(?:\.\d+){3}\b", "<node>", probe)
+            probe = _with_numbered_nodes(probe)
         probes.append(probe)
     left = (
         path
@@ -162,6 +162,13 @@ def run(stage: Stage, script: Script, command: list[str]) -> Seen:
             lines = path.read_bytes().decode(errors="replace").splitlines()
             files[same(relative)] = sorted(same(_quiet(line)) for line in lines)
     return Seen(" ".join(codes), sorted(probes), files)
+
+
+def _with_numbered_nodes(text: str) -> str:
+    """Names and addresses of the sandbox's nodes replaced by numbers, in the order in which the nodes appear."""
+    places: dict[str, int] = {}
+    node = re.compile(r"\bnode(\d)\b|\b10\.\d+\.\d+\.(\d)\b")
+    return node.sub(lambda found: f"<node {places.setdefault(found[1] or found[2], len(places))}>", text)
 
 
 def _quiet(line: str) -> str:

@@ -101,7 +101,7 @@ def test_an_environment_works_in_its_place_and_keeps_no_password(lock: Path, roo
 
 
 def uv_in(folder: Path) -> Path:
-    """Create a stand-in for uv, which appends its arguments to the returned file."""
+    """Install a fake uv that logs its arguments; return the path of the log."""
     folder.mkdir()
     (folder / "uv").write_text(f'#!/bin/sh\necho "$@" >> {folder}/words\n')
     (folder / "uv").chmod(0o755)

@@ -26,13 +26,13 @@ _SANDBOX_ID = re.compile(r"(\[|-)sandbox(-|\])")
 _SOURCES = "the sources"
 # The longest groups start first.
 _LONGEST = (
+    "test_style",
     _SANDBOX,
     _BACK_END,
     _SECOND,
     "faults/",
     "misuse/",
     "end_to_end/test_in_a_built_image",
-    "test_style",
     "training/test_rank_counts",
     "end_to_end/",
     "training/",

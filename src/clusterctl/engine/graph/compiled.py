@@ -1,6 +1,6 @@
-"""Loops compiled by numba, for large graphs on a CPU: the samplers', attention's, and reads of rows from a file.
+"""Loops compiled by numba, for large graphs on a CPU: samplers, dropout, attention, and reads of rows from a file.
 
-All give the results of the plain ones, the samplers and the reads bit for bit. The samplers' are serial, and without
+All give the results of the plain ones, and all but attention bit for bit. The samplers' are serial, and without
 the GIL: sampling overlaps with the previous step (see `loop.prefetched`), and several ranks share a node's cores
 anyway. In Python, the threads that read a `RowFile` wait for each other's GIL after each request; here they hold it
 only to start. Compiled code is cached in NUMBA_CACHE_DIR.
@@ -91,6 +91,11 @@ def sample_labor_compiled(
 
 def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.numpy() for tensor in tensors)
+
+
+def _bits(tensor: Tensor) -> NDArray[Any]:
+    """The tensor as unsigned integers: numpy has no bfloat16."""
+    return tensor.view(torch.uint8).numpy().view(_BITS[tensor.element_size()])
 
 
 def transposed_compiled(columns: Tensor, offsets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
@@ -272,11 +277,6 @@ def _transpose(columns: Any, offsets: Any, bounds: Any, by_row: Any) -> None:
             free[row] += 1
 
 
-# Attention over neighbours, forward and backward, without a tensor of edges x channels. The forward saves the softmax
-# [edges, heads]; the backward recomputes the rest. Threads split the targets in the forward and the heads in the
-# backward, so only one thread writes each number and the result does not depend on the number of threads.
-
-
 def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> Tensor:
     """The factors of `masks.keyed_dropout` for `values` [rows, channels], from the int64 keys of their rows.
 
@@ -284,8 +284,7 @@ def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> 
     """
     factors = torch.empty(values.shape, dtype=values.dtype)
     kept = torch.ones(1, dtype=values.dtype).mul_(scale)
-    bits = torch.int16 if values.element_size() == 2 else torch.int32 if values.element_size() == 4 else torch.int64
-    out, (one,) = factors.view(bits).numpy(), kept.view(bits).numpy()
+    out, (one,) = _bits(factors), _bits(kept)
     rows = keys.numpy().view(np.uint64)
     _in_threads(lambda first, last: _drop(rows, out, lowest, one, first, last), len(rows), 1)
     return factors
@@ -293,7 +292,7 @@ def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> 
 
 @compiled
 def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any) -> None:
-    channels = factors.shape[1]
+    channels, dropped = factors.shape[1], factors.dtype.type(0)  # a plain 0 would make both of them floats
     drawn = np.empty((channels + 3) // 4, dtype=np.uint64)
     lanes = drawn.view(np.int16)
     for row in range(first, last):
@@ -301,7 +300,12 @@ def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any
         for word in range(drawn.size):
             drawn[word] = mix(start + _U(word) * GOLDEN_BITS)
         for channel in range(channels):
-            factors[row, channel] = kept if lanes[channel] >= lowest else 0
+            factors[row, channel] = kept if lanes[channel] >= lowest else dropped
+
+
+# Attention over neighbours, forward and backward, without a tensor of edges x channels. The forward saves the softmax
+# [edges, heads]; the backward recomputes the rest. Threads split the targets in the forward and the heads in the
+# backward, so only one thread writes each number and the result does not depend on the number of threads.
 
 
 _PIECES = 4  # per thread: degrees are uneven
@@ -368,8 +372,7 @@ def _row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
 def _typed_row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001 - types of `_row`'s
     def widened(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
         for head in range(heads[0], heads[1]):
-            for channel in range(bits.shape[1]):
-                bits[head, channel] = np.uint32(table[row, head, channel]) << _S16
+            _convert(table[row, head], bits[head])
         return wide
 
     def exact(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001
@@ -507,8 +510,7 @@ def read_rows(
 
     `scratch` [elements] is the reader's memory, aligned to `page` bytes, viewed as the file's dtype.
     """
-    # As unsigned integers: numpy has no bfloat16.
-    stored, wanted = (tensor.view(torch.uint8).numpy().view(_BITS[tensor.element_size()]) for tensor in (scratch, rows))
+    stored, wanted = _bits(scratch), _bits(rows)
     return int(_read((file, stored.ctypes.data), page, requests, stored, inside.numpy(), wanted, places.numpy()))
 
 
