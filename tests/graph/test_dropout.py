@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,3 +39,14 @@ def test_dropout_masks_gradients_like_values() -> None:
     kept.sum().backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
     assert torch.equal(values.grad, kept.detach())
+
+
+def test_dropout_alone_compiles_nothing_even_if_numba_is_there() -> None:
+    pytest.importorskip("numba")
+    program = """
+import sys, numba, torch
+from clusterctl.engine.graph.masks import WORTH_COMPILING, keyed_dropout
+keyed_dropout(torch.ones(WORTH_COMPILING, 2), torch.arange(WORTH_COMPILING), 0.5, key=1)
+assert "clusterctl.engine.graph.compiled" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
