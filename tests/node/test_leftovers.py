@@ -31,6 +31,9 @@ def started(variables: Mapping[str, str], *argv: str) -> Iterator[subprocess.Pop
         argv or STUBBORN, env={"PATH": os.environ["PATH"], **variables}, start_new_session=True
     ) as it:
         try:
+            wait_until(
+                Path(f"/proc/{it.pid}/environ").read_bytes, what="its environment"
+            )  # set a moment after its start
             yield it
         finally:
             with suppress(ProcessLookupError):
