@@ -7,9 +7,10 @@ monitor interval of 0.1 s, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without whi
 training also the parts of that time (medians), and its memory. Aims: our own training at most 1 s and a fifth of
 torchrun's; a stranger's program no slower than torchrun's. Only root can start a sandbox. In a control group of its own
 with the controller cpuacct, it also prints the processor time that all of this took, which other programs on a busy
-machine hardly change; `--ours` leaves out everything but our own training with standbys.
+machine hardly change; `--ours` leaves out everything but our own training with standbys. `--image` adds our own
+training in an image that has torch (`clusterctl image build`), with and without standbys.
 
-python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue] [--ours]
+python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue] [--ours] [--image FILE.sqsh]
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ class Case(NamedTuple):
     environment: dict[str, str]
     nodes: int
     kills: int
+    image: Path | None = None
 
 
 def main() -> None:
@@ -121,6 +123,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--queue", action="store_true", help="also through the queue, which takes minutes a kill")
     parser.add_argument("--ours", action="store_true", help="only our own training with standbys")
+    parser.add_argument("--image", type=Path, help="also our own training in this image")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rec-", dir="/tmp") as name:
         folder = Path(name)
@@ -136,6 +139,11 @@ def main() -> None:
                     of_clusterctl(case, f"our own training, {nodes} x 2 ranks")
                 else:
                     compare(case, queue=options.queue)
+                if options.image:
+                    boxed = case._replace(image=options.image.resolve())
+                    alone = of_clusterctl(boxed, "our own, image, no standby", "standby = false\n")
+                    ours = of_clusterctl(boxed, "our own training, in an image")
+                    print(f"in an image: {ours / alone:.2f} of the time without standbys")
         finally:
             lifecycle.down(state)
 
@@ -155,7 +163,7 @@ def compare(case: Case, *, queue: bool) -> None:
 
 
 def of_torchrun(case: Case) -> float:
-    folder, environment, nodes, _ = case
+    folder, environment, nodes, *_ = case
     (folder / "program.py").write_text(PROGRAM)
     script = folder / "torchrun.sh"
     script.write_text(TORCHRUN.format(folder=folder, nodes=nodes, torchrun=Path(sys.executable).with_name("torchrun")))
@@ -170,10 +178,12 @@ def of_torchrun(case: Case) -> float:
 
 
 def of_clusterctl(case: Case, what: str, restart: str = "", where: str = "allocation") -> float:
-    folder, environment, nodes, _ = case
+    folder, environment, nodes, _, image = case
     steps = folder / "steps of the program"
     steps.mkdir(exist_ok=True)
     shape = SHAPE.format(nodes=nodes, where=where) + restart
+    if image:
+        shape += f"[container]\nimage = {json.dumps(str(image))}\n"
     if "own" in what:
         (folder / "job.toml").write_text(OURS.replace("[data]", f"{shape}[data]"))
     else:

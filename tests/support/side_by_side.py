@@ -16,6 +16,8 @@ _ON_THE_SANDBOX = (
     "end_to_end/test_waiting.py",
     "sandbox/test_jobs.py",
 )
+# Each of these tests starts a sandbox for itself.
+_EACH_ITS_OWN = ("faults/test_matrix.py",)
 # These read the parsed modules of support/sources.py.
 _ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py")
 _SANDBOX = "the sandbox"
@@ -66,6 +68,8 @@ def _group(nodeid: str) -> str:
     path, _, test = nodeid.removeprefix("tests/").partition("::")
     if path in _ON_THE_SANDBOX:
         return _SANDBOX
+    if path in _EACH_ITS_OWN:
+        return f"{path}::{test}"
     if path in _ON_SOURCES:
         return _SOURCES
     if path.startswith("end_to_end/") and _SANDBOX_ID.search(test):
