@@ -114,10 +114,9 @@ def statuses_of(
     found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
     for index, evidence in enumerate(found):
-        if _is_at_work(evidence, now):
-            found[index] = replace(evidence, answer=None)
-            unknown = f"Slurm does not know job {evidence.job_id}, but its ranks write to {evidence.record.run.path}"
-            problems.append(SlurmError(unknown, "is it in the queue of another cluster, or of another login node?"))
+        if evidence.answer and _is_at_work(evidence, now):
+            found[index] = replace(evidence, answer=replace(evidence.answer, elsewhere=True))
+            problems.append(unknown_job(evidence.job_id, evidence.record.run))
     return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
@@ -206,6 +205,11 @@ def _forgotten(evidence: RunEvidence) -> str | None:
     if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
         return None
     return None if settled(evidence) else evidence.job_id
+
+
+def unknown_job(job_id: str | None, run: RunDir) -> SlurmError:
+    hint = "is it in the queue of another cluster, or of another login node?"
+    return SlurmError(f"Slurm does not know job {job_id}, but its ranks write to {run.path}", hint)
 
 
 def _is_at_work(evidence: RunEvidence, now: float) -> bool:
