@@ -157,6 +157,17 @@ def test_status_is_also_written_as_jsonl_and_csv(typed: Typed, fabricate: Fabric
     assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
 
 
+def test_status_says_how_many_older_runs_it_leaves_out(typed: Typed, fabricate: Fabricate) -> None:
+    runs = [f"cora-20260102-0304{number:02}-0000" for number in range(12)]
+    for run in runs:
+        fabricate(run, FINISHED)
+    for words in ((), ("-o", "json"), ("-o", "csv"), ("--sort", "age")):
+        assert typed("status", *words)[2] == "2 older not shown: add -a, or --state alive\n"
+    for words in (("-a",), ("-n", "12"), ("--name", "other*", "-n", "1"), (runs[0],)):
+        assert "older" not in typed("status", *words)[2]
+    assert typed("status", "--state", "finished", "-n", "7")[2] == "5 older not shown: add -a\n"
+
+
 def test_status_filters_by_state_and_reports_if_none_matches(
     typed: Typed, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -80,6 +81,26 @@ def test_without_accounting_states_stay_lost_and_it_is_queried_once_an_hour(lost
     assert len(site.asked) == 1
     site.states(*lost, now=NOW + AGAIN_SECONDS)
     assert len(site.asked) == 2
+
+
+def test_a_run_that_has_just_written_is_not_lost_but_asked_of_the_wrong_slurm(fabricate: Fabricate) -> None:
+    host = {"job_id": "10", "start": 1_000_000}
+    run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": host, "slurm.log": ""})
+    beats = run.attempt(0).beats(1)
+    beats.parent.mkdir(parents=True)
+    beats.write_bytes(b"")
+    for age, is_lost in ((1, False), (9, False), (30, True)):
+        os.utime(beats, (NOW - age, NOW - age))
+        found = statuses_of([run], Site(down=True), lambda: NOW)
+        (status,) = found.statuses
+        assert (status.state is State.LOST) == is_lost
+        assert status.sure == is_lost, "what only reads must not take it for ended, nor start it again"
+        warned = [problem.message for problem in found.problems if "does not know job 10" in problem.message]
+        assert bool(warned) == (not is_lost)
+    os.utime(beats, (NOW, NOW))
+    for more in ({"end": 1_000_100, "exit_code": 3}, {"end": 1_000_100, "exit_code": 143, "signal": "TERM"}):
+        write_json(run.attempt(0).host_json, host | more)
+        assert statuses_of([run], Site(down=True), lambda: NOW).statuses[0].sure, "its files show the end"
 
 
 def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[RunDir]) -> None:

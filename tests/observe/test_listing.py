@@ -17,7 +17,7 @@ from clusterctl.launcher.observe import ended_runs
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
 from clusterctl.launcher.observe.runs import MOST_COUNTED
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Filter, Listing, listing
+from clusterctl.launcher.observe.status import Filter, Listing, listing, newest
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -128,3 +128,19 @@ def test_totals_count_all_runs_that_match_unless_they_are_very_many(folder: Path
     for number in range(MOST_COUNTED):
         (folder / f"cora-20250102-030405-{number:04x}").mkdir()
     assert found(counted=True) == replace(found(counted=False), as_of=mock.ANY)
+
+
+def test_what_a_list_leaves_out_is_counted(folder: Path, tmp_path: Path) -> None:
+    def row_of(status: Status, now: float) -> Row:
+        return Row(status.record.run.id, status.state, status.record.created, {})
+
+    def more(wanted: Filter, count: int | None) -> tuple[int, int]:
+        found = listing(folder, wanted, count, row_of, EndedRuns())
+        return found.more, newest(folder, wanted, count).more
+
+    everything, by_name, by_state = Filter(), Filter(("cora*",)), Filter(states=frozenset({State.FINISHED}))
+    for count in (1, 3, RUNS):
+        assert more(everything, count) == more(by_name, count) == (RUNS - count,) * 2
+        assert more(by_state, count) == (max(0, RUNS - 1 - count),) * 2, "one has failed"
+    assert more(everything, None) == more(by_state, None) == (0, 0)
+    assert more(Filter(("other*",)), 1) == (0, 0)

@@ -155,3 +155,19 @@ def test_titles_stand_above_their_columns(scene: Scene, width: int) -> None:
         assert lines[1].startswith(f"▸ {SWEEP} 300 runs ")
         assert "299 finished" in lines[1]
         assert lines[0].index("state") == lines[2].index("queued")
+
+
+NUMBERS = st.sampled_from([2.32e-4, -9.87e-5, 9999.5, -1234.5, 1e300, 0.5]) | st.floats(allow_nan=True)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(1, 10**7)), min_size=1, max_size=4), st.integers(60, 160))
+def test_columns_never_touch_whatever_the_numbers(values: list[tuple[float, float, int]], width: int) -> None:
+    states = [
+        status(f"cora-2026010{place + 1}-030405-00a1", State.TRAINING, loss=loss, val=val, epoch=epochs, epochs=epochs)
+        for place, (loss, val, epochs) in enumerate(values)
+    ]
+    title, *lines = (line.plain for line in drawn_rows(Scene(NOW, tuple(states), None), Choice(), None, width, 9))
+    assert all(len(line.rstrip()) <= width for line in lines)
+    begins = [title.index(name) for name in ("state", "done", "epoch", "loss", "score", "age") if name in title]
+    for line in lines:
+        assert all(line[begin - 1] == " " for begin in begins), (title, line)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_record import make_directory, newer_records
-from clusterctl.launcher.observe.status import statuses_of
+from clusterctl.launcher.observe.status import statuses_of, unknown_job
 from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.files import exists, write_json
@@ -48,6 +48,8 @@ def cancel(runs: Iterable[RunDir], agreed: Callable[[int], bool] = lambda _: Tru
         return Cancelled((), ended, problems)
     by_controller: dict[tuple[str, str | None], list[Status]] = {}
     for status in alive:
+        if status.elsewhere:  # here, its job's id may be another's
+            raise unknown_job(status.job_id, status.record.run)
         by_controller.setdefault(status.record.cluster.controller, []).append(status)
     for statuses in by_controller.values():
         _cancel(statuses)

@@ -176,6 +176,7 @@ def _show_runs(request: Request) -> None:
                 if not tables.show_roles(terminal.data(), roles):
                     click.echo("no roles: each of these runs has a single program", err=True)
             if sweep is None:
+                _count_older(request, listing.more)
                 _show_cause(wanted, listing)
         elif not problems:
             none_yet = "no runs yet; try: clusterctl submit cora --follow"
@@ -190,6 +191,7 @@ def _show_runs(request: Request) -> None:
                 click.echo(json.dumps(run))
         else:
             echo_csv(*json_output.flat(json_output.runs(found)))
+        _count_older(request, found.more)
     if request.names and not any_found:
         raise problems[0]
     warn_of(problems)
@@ -275,13 +277,17 @@ class _Looking:
         elif self.sort:
             looked = self.statuses()
             rows = tuple(runs_table.row_of(status, looked.as_of) for status in looked.statuses)
-            partly = not self.wanted.named and self.wanted.count is not None
-            found = Listing(looked.as_of, rows, looked.problems, looked.statuses, is_whole=not partly)
+            found = Listing(looked.as_of, rows, looked.problems, looked.statuses, more=looked.more)
         else:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)
         found = runs_table.with_column(found, self.sort) if self.sort else found
         return self._causes.added_to(found) if any(row.state in _ENDED_BADLY for row in found.rows) else found
+
+
+def _count_older(request: Request, more: int) -> None:
+    if more:
+        click.echo(f"{more:,} older not shown: add -a{'' if request.state else ', or --state alive'}", err=True)
 
 
 def _show_cause(wanted: Query, found: Listing) -> None:

@@ -194,6 +194,7 @@ def show(console: Console, clusters: Iterable[Answered], *, wide: bool) -> None:
         else:
             state = "" if one.found.statuses else "no runs, "
             state += f"not responding; as of {duration(one.age)} ago" if one.problem else "up to date"
+            state += f"; {one.found.more:,} older not shown" if one.found.more else ""
         console.print(Text(f"{plain(one.cluster)}: {state}", style="bold"))
         if one.found and one.found.statuses:
             rows = tuple(row_of(status, one.found.as_of) for status in one.found.statuses)

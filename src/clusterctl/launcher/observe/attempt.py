@@ -337,11 +337,13 @@ class Answer:
     """Slurm's answer: the run's job, or None if Slurm does not know it.
 
     `early`: the query preceded the submission, so the answer means nothing. `stale`: Slurm no longer answers.
+    `elsewhere`: the run's ranks have just written, so its job is in the queue of another Slurm than this one.
     """
 
     job: QueuedJob | None
     early: bool = False
     stale: bool = False
+    elsewhere: bool = False
     ended: JobState | None = None  # the end of a job that squeue no longer knows, from the accounting
 
 

@@ -67,6 +67,7 @@ class Status(Shown):
     successor: str | None = None  # the job that waits for the end of this one, to go on
     later: tuple[str, ...] = ()  # those that wait for its end in turn
     no_successor: str = ""  # why there is none although Slurm will not requeue the job
+    elsewhere: bool = False  # the Slurm that was asked does not know its job, but its ranks are at work
 
     @property
     def attempt(self) -> AttemptEvidence | None:
@@ -157,7 +158,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     return Status(
         record=evidence.record,
         state=state,
-        sure=by_files is not None or (answer is not None and not answer.stale),
+        sure=by_files is not None or (answer is not None and not answer.stale and not answer.elsewhere),
         job_id=job_id,
         attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not state.ended,
@@ -169,6 +170,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         successor=(following.job_id or None) if following and following.of == job_id else None,
         later=following.later if following and following.of == job_id else (),
         no_successor=following.problem if following and following.of == job_id and not state.ended else "",
+        elsewhere=answer is not None and answer.elsewhere,
     )
 
 
@@ -203,7 +205,7 @@ def _state_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
     """The state of a run whose files do not show its end, from Slurm's answer."""
     job, last = answer.job, evidence.last
     if job is None:
-        if answer.early:
+        if answer.early or answer.elsewhere:
             return _state_by_files(evidence)
         if last and last.done:
             return State.FINISHED

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.ended_runs import ended_runs
 from clusterctl.launcher.observe.measurements import progress
-from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids
+from clusterctl.launcher.observe.run_names import FAILED, job_name, run_ids, submission
 from clusterctl.launcher.observe.run_record import adopt, make_directory, newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import (
     MOST_COUNTED,
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     Key = Callable[[Status, float], float | None]
 
 
+_JUST_SECONDS = 10.0  # the heartbeats of living ranks are written each second
+
+
 @dataclass(frozen=True)
 class RunStatuses:
     """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
@@ -59,6 +62,7 @@ class RunStatuses:
     statuses: tuple[Status, ...]
     problems: tuple[ConfigError | SlurmError, ...]
     snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
+    more: int = 0  # older ones that were left out
 
 
 def no_slurm(_: Cluster) -> Slurm:
@@ -109,6 +113,10 @@ def statuses_of(
             found[index] = answered(evidence, snapshot)
     found = note_ends(_settled_by_accounting(found, slurm_of, clock), slurm_of)
     now = clock()
+    for index, evidence in enumerate(found):
+        if evidence.answer and _is_at_work(evidence, now):
+            found[index] = replace(evidence, answer=replace(evidence.answer, elsewhere=True))
+            problems.append(unknown_job(evidence.job_id, evidence.record.run))
     return RunStatuses(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
@@ -199,6 +207,25 @@ def _forgotten(evidence: RunEvidence) -> str | None:
     return None if settled(evidence) else evidence.job_id
 
 
+def unknown_job(job_id: str | None, run: RunDir) -> SlurmError:
+    hint = "is it in the queue of another cluster, or of another login node?"
+    return SlurmError(f"Slurm does not know job {job_id}, but its ranks write to {run.path}", hint)
+
+
+def _is_at_work(evidence: RunEvidence, now: float) -> bool:
+    """Whether a run that would be lost has just written: then this is not the Slurm that has its job."""
+    last = evidence.last
+    if _forgotten(evidence) is None or last is None or last.exit_code is not None:
+        return False
+    if evidence.answer and evidence.answer.ended:
+        return False
+    for beats in evidence.record.run.attempt(last.number).beat_files().values():
+        with suppress(OSError):
+            if abs(now - beats.stat().st_mtime) < _JUST_SECONDS:
+                return True
+    return False
+
+
 @dataclass(frozen=True)
 class Filter:
     """Selects runs by name patterns (`cora*`), states, submission within the last `seconds`, and all of some tags."""
@@ -230,14 +257,21 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     """The status of the newest `count` runs in `folder` (None: all) that match `wanted`."""
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
-        return statuses_of(itertools.islice(runs, count), ended=ended)
+        found = statuses_of(itertools.islice(runs, count), ended=ended)
+        taken = [status.record.run.id for status in found.statuses]
+        return replace(found, more=_older(folder, wanted, taken) if count else 0)
     if ended and wanted.states:
         runs = (run for run in runs if (state := ended.state(run)) is None or state in wanted.states)
     found = statuses_of(runs, ended=ended)
-    taken = [
+    matching = tuple(
         one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)
-    ]
-    return replace(found, statuses=tuple(taken[:count]))
+    )
+    return replace(found, statuses=matching[:count], more=len(matching[count:]) if count else 0)
+
+
+def _older(folder: Path, wanted: Filter, taken: Iterable[str]) -> int:
+    """How many submissions in `folder` match `wanted` besides those of `taken`, by their names alone."""
+    return len({submission(run) for run in run_ids(folder) if wanted.takes_id(run)} - {*map(submission, taken)})
 
 
 # Runs in the order of a column of their table, or of any metric that they have logged.
@@ -321,7 +355,7 @@ class Listing:
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
     matching: tuple[Row, ...] = ()  # one per run, where `rows` combine those of a sweep or are only the newest
-    more: int = 0  # rows that `count` left out
+    more: int = 0  # rows that `count` left out; of runs that were not read, as many as there are folders
     is_whole: bool = True  # False: older runs, if any, are not even among `matching`
 
 
@@ -340,7 +374,7 @@ def listing(
     `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one. With `counted`, all
     that match are read unless they are very many: their rows are `matching`.
     """
-    is_whole = count is None or wanted.needs_reading
+    is_whole, more = count is None or wanted.needs_reading, 0
     if counted and not is_whole:
         matching = (run for run in run_ids(folder) if wanted.takes_id(run))
         is_whole = not any(itertools.islice(matching, MOST_COUNTED, None))
@@ -348,6 +382,7 @@ def listing(
         ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
     else:
         ids = [*newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)]
+        more = _older(folder, wanted, ids)
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
     unknown = (run for run in ids if run not in rows and is_written(folder, run))
@@ -361,7 +396,7 @@ def listing(
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
     combined = [*together(taken)]
     shown = tuple(combined[:count])
-    more = len(combined) - len(shown)
+    more += len(combined) - len(shown)
     return Listing(looked.as_of, shown, problems, looked.statuses, matching=tuple(taken), more=more, is_whole=is_whole)
 
 

@@ -17,7 +17,7 @@ from clusterctl.shared.record.metrics import number, score_of
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.observe.overview import Scene
     from clusterctl.launcher.observe.state import Status
@@ -26,8 +26,8 @@ ORDERS = ("", "age", "progress", "eta", "loss", "val", "gpu", "ran")
 """The orders that a key goes through; the first is the living runs, then the others, each newest first."""
 _STATE_WIDTH = 13
 _BAR_WIDTH = 8
-_LEAST_NAME, _BESIDE_NAME = 27, 49  # a short job's id; the state, and either the columns up to the score or most causes
-# Title and width of each column after the state; the note fills the rest of the line.
+_LEAST_NAME, _MARK_WIDTH = 27, 3  # a short job's id; the mark of the selected row, and the blank after the name
+# Title and least width of each column after the state; the note fills the rest of the line.
 _COLUMNS = (("done", _BAR_WIDTH + 1), ("epoch", 8), ("loss", 8), ("score", 8), ("age", 7))
 
 
@@ -106,12 +106,19 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
     rows = rows_of(scene, choice)
     room = height - 1
     first = first_row(rows, selected, room)
+    shown = rows[first : first + room]
+    facts = {row.status.record.run: _facts(row.status, scene.as_of) for row in shown if not row.sweep}
+    cells = [
+        max([least, *(len(texts[column]) + 1 for texts in facts.values())])
+        for column, (_, least) in enumerate(_COLUMNS)
+    ]
     longest = max((len(row.sweep or row.status.record.run.id) for row in rows), default=0)
-    name_width = min(longest, max(_LEAST_NAME, width - _BESIDE_NAME))
-    title = Text("  run".ljust(name_width + 3), "dim")
-    _append_columns(title, "state", "", [name for name, _ in _COLUMNS], "note", width)
+    up_to_score = _MARK_WIDTH + _STATE_WIDTH + sum(cells[:-1])  # or most causes
+    name_width = min(longest, max(_LEAST_NAME, width - up_to_score))
+    title = Text("  run".ljust(name_width + _MARK_WIDTH), "dim")
+    _append_columns(title, "state", "", [name for name, _ in _COLUMNS], cells, "note", width)
     lines = [title]
-    for row in rows[first : first + room]:
+    for row in shown:
         here = selected is not None and row.stands_for(selected)
         line = Text("▸ " if here else "  ")
         name = shortened(_name(row, choice), name_width).ljust(name_width + 1)
@@ -126,7 +133,7 @@ def drawn_rows(scene: Scene, choice: Choice, selected: str | None, width: int, h
                 line.append(bar(ended, _BAR_WIDTH).ljust(_BAR_WIDTH + 1))
             line.append(words, "" if beside >= _STATE_WIDTH else state_style(row.status.state))
         else:
-            _append_facts(line, row.status, scene, width)
+            _append_facts(line, row.status, scene, facts[row.status.record.run], cells, width)
         lines.append(line)
     return lines
 
@@ -147,36 +154,44 @@ def shortened(name: str, width: int) -> str:
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
 
 
-def _append_facts(line: Text, status: Status, scene: Scene, width: int) -> None:
+def _facts(status: Status, now: float) -> list[str]:
+    """The texts of the columns."""
     step, steps = status.metrics.get("step"), status.metrics.get("steps")
     score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
-    facts = [
+    return [
         bar(step / steps, _BAR_WIDTH) if step is not None and steps else "",
         share(status.metrics.get("epoch"), status.metrics.get("epochs")),
         number(status.metrics.get("loss")),
         number(score[1]) if score else "",
-        duration(scene.as_of - status.record.created),
+        duration(now - status.record.created),
     ]
+
+
+def _append_facts(
+    line: Text, status: Status, scene: Scene, facts: Sequence[str], cells: Sequence[int], width: int
+) -> None:
     job, cause = status.record.job, scene.causes.get(status.record.run.id, "")
     label = plain(" ".join(filter(None, [job.note, *(f"#{tag}" for tag in job.tags)])))  # the user's own note and tags
     last = cause or note(status) or label
     beside = width - line.cell_len - _STATE_WIDTH
-    if cause and len(cause) > beside - sum(cells for _, cells in _COLUMNS):  # it tells more than the columns
+    if cause and len(cause) > beside - sum(cells):  # it tells more than the columns
         line.append(state_text(status).ljust(_STATE_WIDTH), state_style(status.state))
         line.append(cause if len(cause) <= beside else f"{cause[: max(0, beside - 1)]}…")
         return
-    _append_columns(line, state_text(status), state_style(status.state), facts, last, width)
+    _append_columns(line, state_text(status), state_style(status.state), facts, cells, last, width)
 
 
-def _append_columns(line: Text, state: str, style: str, facts: list[str], last: str, width: int) -> None:
+def _append_columns(
+    line: Text, state: str, style: str, facts: Sequence[str], cells: Sequence[int], last: str, width: int
+) -> None:
     """Add the state, the columns that fit, and where all do, the last one to the end of the line."""
     room = width - line.cell_len - _STATE_WIDTH
     line.append(state.ljust(_STATE_WIDTH), style)
-    for text, (_, cells) in zip(facts, _COLUMNS, strict=True):
-        if room < cells:
+    for text, column in zip(facts, cells, strict=True):
+        if room < column:
             return
-        line.append(text.ljust(cells))
-        room -= cells
+        line.append(text.ljust(column))
+        room -= column
     line.append(last)
 
 

@@ -423,7 +423,7 @@ def scale_over(several: Several) -> Strengths:
     return Strengths(values[0], within[-1], len(values) - len(within))
 
 
-_WEAKEST, _STRONGEST_CELL, _STEPS = 0.1, 0.62, 24  # text in a cell must stay legible
+_WEAKEST, _STRONGEST_CELL, _STEPS = 0.3, 0.62, 24  # the worst line must be seen, and text in a cell stay legible
 _FAR = 3.0  # times the distance of the better three quarters
 
 
