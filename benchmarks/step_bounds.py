@@ -7,6 +7,10 @@ one reads may still be in a cache. Sampling is timed apart, and its bound is not
 count with the rows that they take and the sums that they add to, but not with their arithmetic: that is of vectors, not
 of products, so the bounds of gat and rgat are too low.
 
+The last columns say where the rest of a step goes: the time inside its products, which are smaller than the large one,
+inside its other operators, and in neither, which is Python, torch's own cost per operator, and the compiled loops
+(medians of as many further steps, each operator timed).
+
 With --count nothing is timed: the work of a step is the same on every machine.
 
 python benchmarks/step_bounds.py [reddit] [deep-sage] [synthetic] [taobao] [imdb-gin] [gat] [rgat]
@@ -79,16 +83,23 @@ class Work(TorchDispatchMode):
 
     products: int = 0  # multiplications and additions
     bytes: int = 0  # read and written by all other operators
+    in_products: float = 0.0  # seconds
+    in_others: float = 0.0
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        began = time.perf_counter()
         out = func(*args, **(kwargs or {}))
+        passed = time.perf_counter() - began
         packet = func.overloadpacket
         if packet in flop_registry:
+            self.in_products += passed
             self.products += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        elif packet.__name__ not in _FREE and not is_view(func):
+            return out
+        self.in_others += passed
+        if packet.__name__ not in _FREE and not is_view(func):
             self.bytes += moved_bytes(packet.__name__, func, args, kwargs or {}, out)
         return out
 
@@ -213,11 +224,14 @@ def measure(train: Any, objective: Objective[Any], steps: int) -> tuple[float, f
         learner.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()
         times.append((between - began, time.perf_counter() - between))
     sampling, rest = (statistics.median(column) for column in zip(*(times[3:] or [(0.0, 0.0)]), strict=True))
-    batch = next(batches)
-    prepared = objective.prepare(batch)
-    work = Work()
-    with with_attention(work), work:
-        learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+    works = []
+    for batch in (next(batches) for _ in range(max(1, steps))):
+        prepared = objective.prepare(batch)
+        works.append(work := Work())
+        with with_attention(work), work:
+            learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+    work.in_products = statistics.median(one.in_products for one in works)
+    work.in_others = statistics.median(one.in_others for one in works)
     return sampling, rest, work
 
 
@@ -240,14 +254,19 @@ def main() -> None:
     rates = measured_rates()
     peaks = ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.products.items())
     print(f"{options.threads} threads; products {peaks}; memory {rates.bytes / 1e9:.1f} GB/s\n")
-    print("| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) "
+        "| in products | in other operators | in neither |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for title, train, make in each(options):
         sampling, rest, work = measure(train, make(train), options.steps)
         products = work.products / rates.products[train.precision]
         moved = work.bytes / rates.bytes
         cells = [f"{1e3 * seconds:.1f} ms" for seconds in (sampling, rest, products, moved, products + moved)]
-        print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} |", flush=True)
+        inside = (work.in_products, work.in_others, rest - work.in_products - work.in_others)
+        profile = " | ".join(f"{1e3 * seconds:.1f} ms" for seconds in inside)
+        print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} | {profile} |", flush=True)
     dist.destroy_process_group()
 
 
