@@ -20,6 +20,8 @@ from torch import distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from clusterctl.engine.graph import masks
+
 CPU = torch.device("cpu")
 
 
@@ -92,6 +94,7 @@ def install(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         "CUDAGraph": Graph, "graph": _captured,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(masks, "_LOOPS", "")  # a tape does not see a compiled loop, which a GPU has none of
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda _, *given, **options: autocast("cpu", *given, **options))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)  # the fixture of the test has one
