@@ -160,6 +160,8 @@ def test_ranks_that_wait_for_each_other_on_their_own_nodes_are_named_while_they_
     if stage.cluster == "local":
         pytest.skip("the emulator's nodes are one machine, where this works")
     run = submit(stage, LOCALHOST)
-    found = wait_until(lambda: (it := why(stage, run))["class"] not in ("pending", "starting", "healthy") and it, 80, "a cause", 2)
+    found = wait_until(
+        lambda: (it := why(stage, run))["class"] not in ("pending", "starting", "healthy") and it, 80, "a cause", 2
+    )
     assert found["class"] == "hang"
     assert "no rank printed anything" in found["cause"]
