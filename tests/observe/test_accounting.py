@@ -6,9 +6,11 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from clusterctl.launcher.api import cancel
 from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.traces import gather, with_accounting
 from clusterctl.launcher.observe.slurm_log import AGAIN_SECONDS, accounted
@@ -83,12 +85,22 @@ def test_without_accounting_states_stay_lost_and_it_is_queried_once_an_hour(lost
     assert len(site.asked) == 2
 
 
-def test_a_run_that_has_just_written_is_not_lost_but_asked_of_the_wrong_slurm(fabricate: Fabricate) -> None:
-    host = {"job_id": "10", "start": 1_000_000}
-    run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": host, "slurm.log": ""})
+HOST = {"job_id": "10", "start": 1_000_000}
+
+
+@pytest.fixture
+def beating(fabricate: Fabricate) -> tuple[RunDir, Path]:
+    """A run that has recorded no end, and its file of heartbeats, which is as old as NOW."""
+    run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": HOST, "slurm.log": ""})
     beats = run.attempt(0).beats(1)
     beats.parent.mkdir(parents=True)
     beats.write_bytes(b"")
+    os.utime(beats, (NOW, NOW))
+    return run, beats
+
+
+def test_a_run_that_has_just_written_is_not_lost_but_asked_of_the_wrong_slurm(beating: tuple[RunDir, Path]) -> None:
+    run, beats = beating
     for age, is_lost in ((1, False), (9, False), (30, True)):
         os.utime(beats, (NOW - age, NOW - age))
         found = statuses_of([run], Site(down=True), lambda: NOW)
@@ -99,8 +111,18 @@ def test_a_run_that_has_just_written_is_not_lost_but_asked_of_the_wrong_slurm(fa
         assert bool(warned) == (not is_lost)
     os.utime(beats, (NOW, NOW))
     for more in ({"end": 1_000_100, "exit_code": 3}, {"end": 1_000_100, "exit_code": 143, "signal": "TERM"}):
-        write_json(run.attempt(0).host_json, host | more)
+        write_json(run.attempt(0).host_json, HOST | more)
         assert statuses_of([run], Site(down=True), lambda: NOW).statuses[0].sure, "its files show the end"
+
+
+def test_the_wrong_slurm_is_not_asked_to_cancel(beating: tuple[RunDir, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's id may be that of another job there."""
+    run, _ = beating
+    monkeypatch.setattr(cancel, "statuses_of", lambda runs: statuses_of(runs, Site(down=True), lambda: NOW))
+    monkeypatch.setattr(Slurm, "cancel", lambda *_: pytest.fail("asked"))
+    with pytest.raises(SlurmError, match="does not know job 10, but its ranks write"):
+        cancel.cancel([run])
+    assert not run.cancel_json.exists()
 
 
 def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[RunDir]) -> None:
