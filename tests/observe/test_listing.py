@@ -144,3 +144,6 @@ def test_what_a_list_leaves_out_is_counted(folder: Path, tmp_path: Path) -> None
         assert more(by_state, count) == (max(0, RUNS - 1 - count),) * 2, "one has failed"
     assert more(everything, None) == more(by_state, None) == (0, 0)
     assert more(Filter(("other*",)), 1) == (0, 0)
+    for number in range(5):
+        (folder / f"tune-20260102-030400-00a1.{number}").mkdir()
+    assert more(Filter(), 3) == (RUNS + 1 - 3, RUNS + 5 - 3), "a sweep is one row, and as many runs"

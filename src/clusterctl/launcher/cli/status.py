@@ -277,7 +277,9 @@ class _Looking:
         elif self.sort:
             looked = self.statuses()
             rows = tuple(runs_table.row_of(status, looked.as_of) for status in looked.statuses)
-            found = Listing(looked.as_of, rows, looked.problems, looked.statuses, more=looked.more)
+            found = Listing(
+                looked.as_of, rows, looked.problems, looked.statuses, more=looked.more, is_whole=not looked.more
+            )
         else:
             together = iter if self.wanted.wanted.states else runs_table.together
             found = self.wanted.rows(runs_table.row_of, together)

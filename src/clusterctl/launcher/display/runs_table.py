@@ -98,7 +98,7 @@ def totals(listing: Listing) -> str:
         clock(listing.as_of),
         f"{newest}{plural(len(rows), 'run')}: {states_in_words(_states(rows))}" if rows else "",
         f"{hours} GPU-hours" if hours else "",
-        f"newest {len(listing.rows)} shown" if listing.more else "",
+        f"newest {len(listing.rows)} shown" if listing.more and listing.is_whole else "",
     ]
     return "  ".join(filter(None, facts))
 

@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     Key = Callable[[Status, float], float | None]
 
 
-_JUST_SECONDS = 10.0  # the heartbeats of living ranks are written each second
-
-
 @dataclass(frozen=True)
 class RunStatuses:
     """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
@@ -212,6 +209,9 @@ def unknown_job(job_id: str | None, run: RunDir) -> SlurmError:
     return SlurmError(f"Slurm does not know job {job_id}, but its ranks write to {run.path}", hint)
 
 
+_JUST_SECONDS = 10.0  # the heartbeats of living ranks are written each second
+
+
 def _is_at_work(evidence: RunEvidence, now: float) -> bool:
     """Whether a run that would be lost has just written: then this is not the Slurm that has its job."""
     last = evidence.last
@@ -258,20 +258,19 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
         found = statuses_of(itertools.islice(runs, count), ended=ended)
-        taken = [status.record.run.id for status in found.statuses]
-        return replace(found, more=_older(folder, wanted, taken) if count else 0)
+        return replace(found, more=_beyond(count, filter(wanted.takes_id, run_ids(folder))))
     if ended and wanted.states:
         runs = (run for run in runs if (state := ended.state(run)) is None or state in wanted.states)
     found = statuses_of(runs, ended=ended)
     matching = tuple(
         one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of, one.record.job.tags)
     )
-    return replace(found, statuses=matching[:count], more=len(matching[count:]) if count else 0)
+    return replace(found, statuses=matching[:count], more=len(matching) - len(matching[:count]))
 
 
-def _older(folder: Path, wanted: Filter, taken: Iterable[str]) -> int:
-    """How many submissions in `folder` match `wanted` besides those of `taken`, by their names alone."""
-    return len({submission(run) for run in run_ids(folder) if wanted.takes_id(run)} - {*map(submission, taken)})
+def _beyond(count: int | None, names: Iterable[str]) -> int:
+    """How many different `names` there are beyond `count` (None: all are taken)."""
+    return 0 if count is None else max(0, len({*names}) - count)
 
 
 # Runs in the order of a column of their table, or of any metric that they have logged.
@@ -355,7 +354,7 @@ class Listing:
     head: str = ""  # the headline of a sweep
     varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
     matching: tuple[Row, ...] = ()  # one per run, where `rows` combine those of a sweep or are only the newest
-    more: int = 0  # rows that `count` left out; of runs that were not read, as many as there are folders
+    more: int = 0  # rows that `count` left out; those of unread runs are counted by their names
     is_whole: bool = True  # False: older runs, if any, are not even among `matching`
 
 
@@ -382,7 +381,7 @@ def listing(
         ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
     else:
         ids = [*newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)]
-        more = _older(folder, wanted, ids)
+        more = _beyond(count, map(submission, filter(wanted.takes_id, run_ids(folder))))
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
     unknown = (run for run in ids if run not in rows and is_written(folder, run))
