@@ -681,11 +681,13 @@ def test_every_step_shares_what_the_job_has_and_names_its_nodes_and_tasks(tmp_pa
     host.environment = {"SLURM_JOB_NUM_NODES": "2"}
     with_standby(host)
     seen = host.run.path / "seen"
+    seen.mkdir()
     host.script.write_text(host.script.read_text().replace("cctl_closing=()", "cctl_closing=(echo closing)"))
     values = " ".join(f"${name}" for name in names[:4])
-    show = f'printf "%s\\0" "{values}" "$@" "" >>{quote(str(seen))}\n'
+    # A file for each: bash writes a line at a time, so steps that start together would mix their words in one file.
+    show = f'printf "%s\\0" "{values}" "$@" >{quote(str(seen))}/$$\n'
     assert host.call(show + STANDBY + BEFORE_2.format(ONE_KILLED)) == 0
-    steps = [words.split("\0") for words in seen.read_text().split("\0\0")[:-1]]
+    steps = [file.read_text().split("\0")[:-1] for file in seen.iterdir()]
     assert len(steps) == 5, "a standby, three attempts of the ranks, and the end on each node"
     for variables, *words in steps:
         flags = [word for word in words if word.startswith(("--overlap", "--mem", "--node", "--ntasks"))]
