@@ -5,7 +5,7 @@ node's neighbours are in its own group, the others anywhere, more often at nodes
 runs in a memory cgroup with a limit, which needs root; training in memory has no limit. The file's pages are dropped
 from the page cache before each measurement. The rival is PyG's NeighborLoader over Data whose x is an np.memmap. It
 uses our sampling, since neither pyg-lib nor torch-sparse is on PyPI; its layers compute only the required rows
-(`trim_to_layer`).
+(`trim_to_layer`). It may need more than the limit: then the kernel ends it, and that is its result.
 
 python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [--folder DIR]
 """
@@ -80,11 +80,17 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
         generate(folder, nodes, scattered=options.scattered, ordered=options.ordered, narrow=options.narrow)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways}
     for _ in range(options.rounds):
-        for way, results in found.items():
+        for way in [*found]:
+            results = found[way]
             drop_pages(folder / "graph.pt")
             words = [sys.executable, __file__, "--worker", way, str(options.steps), "--folder", str(folder)]
             words += ["--cache", str(options.cache)]
-            results.append(in_cgroup(words, None if way == "memory" else limit))
+            try:
+                results.append(in_cgroup(words, None if way == "memory" else limit))
+            except OutOfMemory:
+                print(f"{way:<8}  needs more than {options.limit} MiB, so the kernel has ended it", flush=True)
+                del found[way]
+                continue
             print(f"{way:<8}" + "".join(f"  {name} {value:.4g}" for name, value in results[-1].items()), flush=True)
     middle = {way: statistics.median(result["step_ms"] for result in results) for way, results in found.items()}
     if "disk" not in found:
@@ -162,9 +168,15 @@ def in_cgroup(words: list[str], limit: int | None) -> dict[str, float]:
             peak = max(peak, group.anonymous())
             time.sleep(0.05)
         output, _ = worker.communicate()
+        if group.is_exceeded():
+            raise OutOfMemory(f"{words[3]} needs more memory than its cgroup has, so the kernel has ended it")
         if worker.returncode:
             raise SystemExit(f"{words[3]} ended with {worker.returncode}")
         return {**json.loads(output), "anonymous_MiB": peak / MEBIBYTE}
+
+
+class OutOfMemory(SystemExit):
+    """The kernel has ended a worker that needed more than its cgroup's limit."""
 
 
 class Cgroup:
@@ -179,6 +191,11 @@ class Cgroup:
     def enter(self) -> None:
         """Move this process into the cgroup."""
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def is_exceeded(self) -> bool:
+        """Whether the kernel has ended a process of the cgroup for its memory."""
+        events = self._folder / ("memory.oom_control" if self._first else "memory.events")
+        return int(dict(line.split() for line in events.read_text().splitlines())["oom_kill"]) > 0
 
     def anonymous(self) -> int:
         """The bytes of memory without file pages."""

@@ -150,6 +150,6 @@ def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeG
         assert out.dtype == dtype
         out.to(exact).square().sum().backward()  # type: ignore[no-untyped-call]
         results.append([out, left.grad, right.grad, weights.grad])
-    bound = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 0.1}[dtype]
+    bound = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 0.02}[dtype]
     for plain, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, plain, rtol=bound, atol=bound)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import extending, types
 from torch import Tensor
 
@@ -308,6 +309,8 @@ def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any
 # backward, so only one thread writes each number and the result does not depend on the number of threads.
 
 
+_LINE = 64  # bytes of a cache line
+_AHEAD = 2  # edges: rows are spread over memory, and loading one takes longer than computing with it
 _PIECES = 4  # per thread: degrees are uneven
 # Allows vectorized sums of products. NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "nsz"}
@@ -331,19 +334,19 @@ class _Attend(torch.autograd.Function):
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
         written = _arrays(weights, out)
         _in_threads(lambda first, last: _forward(tables, edges, *written, ctx.slope, first, last), len(own), _PIECES)
-        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
+        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights, out)
         return out.flatten(1).to(left.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
+        left, right, attention, columns, offsets, factors, weights, out = ctx.saved_tensors
         rows, own, gradient = (_by_head(table, attention) for table in (left, right, gradients[0]))
         rows_gradient, own_gradient = (attention.new_zeros(table.shape) for table in (rows, own))
         attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
-        read, written = _arrays(weights, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
+        read, written = _arrays(weights, out, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
         _in_threads(
-            lambda first, last: _backward(tables, edges, *read, written, ctx.slope, first, last), len(attention), 1
+            lambda first, last: _backward(tables, edges, read, written, ctx.slope, first, last), len(attention), 1
         )
         return (
             rows_gradient.flatten(1).to(left.dtype),
@@ -360,25 +363,20 @@ def _by_head(table: Tensor, attention: Tensor) -> Tensor:
     return table.view(torch.uint16) if is_narrow else table.to(attention.dtype)
 
 
-def _row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
-    """A row [heads, channels] of a table of attention in its exact type.
-
-    One of bfloat16 is widened to `wide`, whose bits are `bits`, for the `heads` from the first up to the second.
-    """
-    raise NotImplementedError  # compiled only, by `_typed_row`
+def _exact(value: Any) -> Any:
+    """A number of a table of attention in the type of the sums: bfloat16 is widened to float32."""
+    raise NotImplementedError  # compiled only, by `_typed_exact`
 
 
-@extending.overload(_row, inline="always")  # type: ignore[untyped-decorator]
-def _typed_row(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001 - types of `_row`'s
-    def widened(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:
-        for head in range(heads[0], heads[1]):
-            _convert(table[row, head], bits[head])
-        return wide
+@extending.overload(_exact, inline="always")  # type: ignore[untyped-decorator]
+def _typed_exact(value: Any) -> Any:
+    def widened(value: Any) -> Any:
+        return np.uint32(np.uint32(value) << _S16).view(np.float32)
 
-    def exact(table: Any, row: Any, heads: Any, bits: Any, wide: Any) -> Any:  # noqa: ARG001
-        return table[row]
+    def same(value: Any) -> Any:
+        return value
 
-    return widened if table.dtype == types.uint16 else exact
+    return widened if value == types.uint16 else same
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
@@ -398,22 +396,48 @@ def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "attention")
 
 
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(_: Any, address: Any) -> Any:  # noqa: ARG001 - typed below
+    """Start loading the cache line at this address (int64)."""
+
+    def code(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        number, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        form = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], form)
+        to_read, keep, data = number(0), number(3), number(1)
+        builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), to_read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _prefetch_row(table: Any, row: Any, first: Any, last: Any) -> None:
+    """Start loading the heads from `first` up to `last` of a row."""
+    start = np.int64(table.ctypes.data) + np.int64(row) * table.strides[0]
+    for line in range(start + first * table.strides[1], start + last * table.strides[1], _LINE):
+        _prefetch(line)
+
+
 @numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
 def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first: Any, last: Any) -> None:
     (rows, own, attention), (columns, offsets, factors) = tables, edges
     heads, channels = attention.shape
     slope = attention.dtype.type(slope)
-    bits = np.empty((2, *attention.shape), dtype=np.uint32)
-    wide = bits.view(np.float32)
+    target_row = np.empty_like(attention)
     for target in range(first, last):
         begin, end = offsets[target], offsets[target + 1]
-        target_row = _row(own, target, (0, heads), bits[0], wide[0])
+        for head in range(heads):
+            for channel in range(channels):
+                target_row[head, channel] = _exact(own[target, head, channel])
         for edge in range(begin, end):
-            source = _row(rows, columns[edge], (0, heads), bits[1], wide[1])
+            if edge + _AHEAD < columns.size:
+                _prefetch_row(rows, columns[edge + _AHEAD], 0, heads)
+            source = rows[columns[edge]]
             for head in range(heads):
                 logit = attention.dtype.type(0)
                 for channel in range(channels):
-                    value = source[head, channel] + target_row[head, channel]
+                    value = _exact(source[head, channel]) + target_row[head, channel]
                     logit += attention[head, channel] * max(value, slope * value)
                 weights[edge, head] = logit
         for head in range(heads):
@@ -427,69 +451,63 @@ def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first:
             for edge in range(begin, end):
                 weights[edge, head] /= total
         for edge in range(begin, end):
-            source = _row(rows, columns[edge], (0, heads), bits[1], wide[1])
+            source = rows[columns[edge]]
             for head in range(heads):
                 weight = weights[edge, head]
                 if factors.size:
                     weight *= factors[edge, head]
                 for channel in range(channels):
-                    out[target, head, channel] += weight * source[head, channel]
+                    out[target, head, channel] += weight * _exact(source[head, channel])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
-def _backward(
-    tables: Any, edges: Any, weights: Any, gradient: Any, gradients: Any, slope: Any, first: Any, last: Any
-) -> None:
-    (rows, own, attention), (columns, offsets, factors) = tables, edges
+def _backward(tables: Any, edges: Any, read: Any, gradients: Any, slope: Any, first: Any, last: Any) -> None:
+    (rows, own, attention), (columns, offsets, factors), (weights, out, gradient) = tables, edges, read
     rows_gradient, own_gradient, attention_gradient = gradients
-    channels = attention.shape[1]
+    channels, zero = attention.shape[1], attention.dtype.type(0)
     slope = attention.dtype.type(slope)
-    longest = 0
-    for target in range(offsets.size - 1):
-        longest = max(longest, offsets[target + 1] - offsets[target])
-    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
-    means = np.empty(last - first, dtype=attention.dtype)
-    sums = np.empty((last - first, channels), dtype=attention.dtype)
+    means = np.empty(len(attention), dtype=attention.dtype)
+    target_row, passed_on = np.empty_like(attention), np.empty_like(attention)
+    sums, totals = np.empty_like(attention), np.empty_like(attention)
     passed = np.empty(channels, dtype=attention.dtype)
-    bits = np.empty((3, *attention.shape), dtype=np.uint32)
-    wide = bits.view(np.float32)
     for target in range(offsets.size - 1):
-        begin, end = offsets[target], offsets[target + 1]
-        means[:] = 0
-        sums[:] = 0
-        passed_on = _row(gradient, target, (first, last), bits[0], wide[0])
-        target_row = _row(own, target, (first, last), bits[1], wide[1])
-        for edge in range(begin, end):
-            source = _row(rows, columns[edge], (first, last), bits[2], wide[2])
-            for head in range(first, last):
-                product = attention.dtype.type(0)
-                for channel in range(channels):
-                    product += passed_on[head, channel] * source[head, channel]
-                if factors.size:
-                    product *= factors[edge, head]
-                weights_gradient[edge - begin, head - first] = product
-                means[head - first] += weights[edge, head] * product
-        for edge in range(begin, end):
+        for head in range(first, last):
+            # The mean of the weights' gradients: their products with the sources' rows add up to the output.
+            mean = zero
+            for channel in range(channels):
+                target_row[head, channel] = _exact(own[target, head, channel])
+                passed_on[head, channel] = _exact(gradient[target, head, channel])
+                mean += passed_on[head, channel] * out[target, head, channel]
+                sums[head, channel] = zero
+                totals[head, channel] = zero
+            means[head] = mean
+        for edge in range(offsets[target], offsets[target + 1]):
+            if edge + _AHEAD < columns.size:
+                _prefetch_row(rows, columns[edge + _AHEAD], first, last)
+                _prefetch_row(rows_gradient, columns[edge + _AHEAD], first, last)
             row = columns[edge]
-            source = _row(rows, row, (first, last), bits[2], wide[2])
             for head in range(first, last):
                 weight = weights[edge, head]
-                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
-                if factors.size:
-                    weight *= factors[edge, head]
+                factor = factors[edge, head] if factors.size else attention.dtype.type(1)
+                product = zero
+                for channel in range(channels):
+                    product += passed_on[head, channel] * _exact(rows[row, head, channel])
+                logit_gradient = weight * (factor * product - means[head])
+                weight *= factor
                 sloped = logit_gradient * slope
                 # In two loops, since one that writes to more arrays is not vectorized: they might overlap.
                 for channel in range(channels):
-                    value = source[head, channel] + target_row[head, channel]
+                    value = _exact(rows[row, head, channel]) + target_row[head, channel]
                     passed[channel] = logit_gradient if value > 0 else sloped
-                    sums[head - first, channel] += passed[channel] * value
+                    sums[head, channel] += passed[channel] * value
                 for channel in range(channels):
+                    totals[head, channel] += passed[channel]
                     of_value = passed[channel] * attention[head, channel]
-                    own_gradient[target, head, channel] += of_value
                     rows_gradient[row, head, channel] += of_value + weight * passed_on[head, channel]
         for head in range(first, last):
             for channel in range(channels):
-                attention_gradient[head, channel] += sums[head - first, channel]
+                own_gradient[target, head, channel] = totals[head, channel] * attention[head, channel]
+                attention_gradient[head, channel] += sums[head, channel]
 
 
 # of the C library, called without the GIL: the file, an address, a size in bytes, an offset
