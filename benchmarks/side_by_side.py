@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import STEADY_HEAP, TUNED_ALLOCATOR
 
 Timed = Callable[[], float]
 """Does the work once; returns the seconds to report."""
@@ -46,8 +46,9 @@ def in_a_row(work: Timed, times: int) -> Timed:
 
 def with_tuned_allocator() -> None:
     """Restart this program with the allocator of a run, unless it is set already: it applies to both sides."""
-    if any(os.environ.get(name) != value for name, value in TUNED_ALLOCATOR.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **TUNED_ALLOCATOR})
+    of_a_run = TUNED_ALLOCATOR | STEADY_HEAP
+    if any(os.environ.get(name) != value for name, value in of_a_run.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **of_a_run})
 
 
 def compare(
