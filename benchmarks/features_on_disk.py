@@ -7,6 +7,9 @@ from the page cache before each measurement. The rival is PyG's NeighborLoader o
 uses our sampling, since neither pyg-lib nor torch-sparse is on PyPI; its layers compute only the required rows
 (`trim_to_layer`). It may need more than the limit: then the kernel ends it, and that is its result.
 
+What the disk allows is measured, too: `reads` reads the same rows in the same way without training, and before
+everything else, 32 threads read random pieces of the file.
+
 python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [--folder DIR]
 """
 
@@ -14,15 +17,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +50,7 @@ BATCH, FAN_OUT, TRAIN = 256, (15, 10), 0.01
 WARM = 3
 MEBIBYTE = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
-ALLOWED = 2.0  # times the step in memory
+ALLOWED = 1.5  # times the step in memory
 FASTER = 3.0  # at least, compared with the rival
 
 
@@ -58,7 +64,7 @@ def main() -> None:
     words.add_argument("--scattered", action="store_true", help="rows in random order instead of group by group")
     words.add_argument("--ordered", action="store_true", help="rows as data.order = neighbours puts them")
     words.add_argument("--narrow", action="store_true", help="bfloat16 on the disk")
-    ways = ["memory", "disk", "memmap"]
+    ways = ["memory", "disk", "reads", "memmap"]
     words.add_argument("--ways", nargs="+", default=ways, choices=ways, help="what to measure, in this order")
     words.add_argument("--folder", type=Path, help="for the graph, which is kept there")
     words.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -78,6 +84,9 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     if not (folder / "graph.pt").exists():
         folder.mkdir(exist_ok=True, parents=True)
         generate(folder, nodes, scattered=options.scattered, ordered=options.ordered, narrow=options.narrow)
+    for size in (1 << 14, 1 << 20):
+        rate = random_reads(folder / "graph.pt", size)
+        print(f"random reads of {size >> 10} KiB: {rate:.0f} a second, {rate * size / 1e9:.2f} GB/s", flush=True)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways}
     for _ in range(options.rounds):
         for way in [*found]:
@@ -98,11 +107,11 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     peak = max(result["anonymous_MiB"] for result in found["disk"])
     print(f"limit {options.limit} MiB, table {nodes * WIDTH * 4 / MEBIBYTE:.0f} MiB, cache {options.cache} MiB")
     print(f"anonymous memory at most {peak:.0f} MiB: the cache and {peak - options.cache:.0f} MiB")
-    for rival, aim in (("memory", ALLOWED), ("memmap", 1 / FASTER)):
+    for rival, aim in (("memory", ALLOWED), ("reads", None), ("memmap", 1 / FASTER)):
         if rival in middle:
             ratio = middle["disk"] / middle[rival]
-            verdict = "reached" if ratio <= aim else "NOT reached"
-            print(f"step on disk / {rival}: {ratio:.3f}   aim: at most {aim:.3g}, {verdict}")
+            verdict = f"aim: at most {aim:.3g}, {'reached' if ratio <= aim else 'NOT reached'}" if aim else ""
+            print(f"step on disk / {rival}: {ratio:.3f}   {verdict}")
 
 
 # --- the data
@@ -146,6 +155,26 @@ def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow
     for path in folder.glob("*"):
         if path.name != "graph.pt":
             path.unlink()
+
+
+def random_reads(path: Path, size: int, threads: int = 32, seconds: float = 2.0) -> float:
+    """Requests of `size` bytes per second at random places of a file, past the page cache."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    pages = (path.stat().st_size - size) // mmap.PAGESIZE
+    end = time.perf_counter() + seconds
+
+    def read(seed: int) -> int:
+        random, memory, count = Random(seed), mmap.mmap(-1, size), 0
+        while time.perf_counter() < end:
+            os.preadv(file, [memory], random.randrange(pages) * mmap.PAGESIZE)
+            count += 1
+        return count
+
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(read, range(threads))) / seconds
+    finally:
+        os.close(file)
 
 
 def drop_pages(*paths: Path) -> None:
@@ -224,11 +253,15 @@ def on_disk(folder: Path, steps: int, cache: int) -> dict[str, float]:
     return _ours(folder, steps, cache)
 
 
+def only_reads(folder: Path, steps: int, cache: int) -> dict[str, float]:
+    return _ours(folder, steps, cache, trains=False)
+
+
 def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
     return _ours(folder, steps, None)
 
 
-def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
+def _ours(folder: Path, steps: int, cache: int | None, *, trains: bool = True) -> dict[str, float]:
     from clusterctl.engine.graph.storage import Graph, load
     from clusterctl.engine.task.task import joined
     from clusterctl.shared.node.events import Context
@@ -239,11 +272,16 @@ def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
         graph = load(Graph, folder / "graph.pt")
         if cache is None:
             graph = replace(graph, x=graph.x.clone())
-        return trained(graph, train, task, cache, steps)
+        return trained(graph, train, task, cache, steps, trains=trains)
 
 
-def trained(graph: Graph, train: NodeTrain, task: Task, cache: int | None, steps: int) -> dict[str, float]:
-    """The mean of `steps` of our training steps after `WARM` ones, with sampling and fetching ahead as in a run."""
+def trained(
+    graph: Graph, train: NodeTrain, task: Task, cache: int | None, steps: int, *, trains: bool = True
+) -> dict[str, float]:
+    """The mean of `steps` of our training steps after `WARM` ones, with sampling and fetching ahead as in a run.
+
+    If it does not train, only the rows of the steps are fetched.
+    """
     from clusterctl.engine.training.epoch_plan import EpochPlan
     from clusterctl.engine.training.loop import Learner, prefetched
     from clusterctl.engine.training.objectives.node import NodeClassification
@@ -255,11 +293,15 @@ def trained(graph: Graph, train: NodeTrain, task: Task, cache: int | None, steps
     plan = EpochPlan(objective.seeds, train.batch_size, 0, 0, 1)
     objective.model.train()
     batches = (batch for epoch in count(1) for batch in plan.batches(epoch))
-    laps = []
+    laps, taken, loss = [], 0, 0.0
     task.clock.restart("sampling")
     for batch, prepared in prefetched(islice(batches, WARM + steps), objective.prepare):
-        if len(laps) == WARM:
+        if taken == WARM:
             began, used = time.perf_counter(), time.process_time()
+        taken += 1
+        if not trains:
+            objective.gather(prepared)
+            continue
         step = learner.train_step(batch, prepared, 1.0, False)
         (loss, _), lap = step.reading.read(), step.lap.read()
         task.clock.enter("sampling")
@@ -267,7 +309,7 @@ def trained(graph: Graph, train: NodeTrain, task: Task, cache: int | None, steps
     seconds, cpu = time.perf_counter() - began, time.process_time() - used
     found = {"step_ms": 1000 * seconds / steps, "cpu_ms": 1000 * cpu / steps, "setup_s": setup, "loss": loss}
     for name in ("sampling", "gathering", "cache_hit_rate", "bytes_read"):
-        if name in laps[-1]:
+        if laps and name in laps[-1]:
             found[name] = statistics.mean(lap[name] for lap in laps[WARM:])
     return found
 
@@ -308,7 +350,7 @@ def by_memmap(folder: Path, steps: int, _: int) -> dict[str, float]:
     return {"step_ms": 1000 * seconds / steps, "cpu_ms": 1000 * cpu / steps, "loss": loss.item()}
 
 
-WAYS = {"disk": on_disk, "memory": in_memory, "memmap": by_memmap}
+WAYS = {"disk": on_disk, "reads": only_reads, "memory": in_memory, "memmap": by_memmap}
 
 if __name__ == "__main__":
     main()
