@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +16,10 @@ from clusterctl.engine.graph.storage import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,21 +56,23 @@ class Collection:
 
     def batch(self, graphs: Tensor) -> GraphBatch:
         """The graphs with these int64 numbers, in this order; a number may repeat."""
-        first, last = self.bounds.index_select(0, graphs), self.bounds.index_select(0, graphs + 1)
+        numbers, every_bound = graphs.numpy(), self.bounds.numpy()
+        first, last = every_bound[numbers], every_bound[numbers + 1]
         bounds, nodes = _ranges(first, last - first)
         incoming = _cut(self.indptr, self.indices, first, last, bounds, nodes)
         symmetric = self.outgoing[1] is self.indices
         outgoing = incoming if symmetric else _cut(*self.outgoing, first, last, bounds, nodes)
-        return GraphBatch(nodes, bounds, incoming, outgoing)
+        return GraphBatch(torch.from_numpy(nodes), torch.from_numpy(bounds), incoming, outgoing)
 
     def as_given(self, graphs: Tensor) -> GivenBatch:
         """Like `batch`, as PyG's loaders give graphs to models: edges in the user's order."""
-        first, last = self.bounds.index_select(0, graphs), self.bounds.index_select(0, graphs + 1)
-        ptr, nodes = _ranges(first, last - first)
-        begin = self.indptr.index_select(0, first)
-        counts = self.indptr.index_select(0, last) - begin
-        _, edges = _ranges(begin, counts)
-        shift = (ptr[:-1] - first).repeat_interleave(counts, output_size=edges.numel())
+        numbers, every_bound, every_offset = graphs.numpy(), self.bounds.numpy(), self.indptr.numpy()
+        first, last = every_bound[numbers], every_bound[numbers + 1]
+        bounds, own_nodes = _ranges(first, last - first)
+        counts = every_offset[last] - every_offset[first]
+        edges = torch.from_numpy(_ranges(every_offset[first], counts)[1])
+        shift = torch.from_numpy(np.repeat(bounds[:-1] - first, counts))
+        ptr, nodes = torch.from_numpy(bounds), torch.from_numpy(own_nodes)
         of_graph = rows_of(ptr, nodes.numel())
         return GivenBatch(graphs, nodes, edges, self._edges.index_select(1, edges) + shift, of_graph, ptr)
 
@@ -167,15 +174,16 @@ def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
     return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
 
 
-def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: Tensor, nodes: Tensor) -> Rows:
+def _cut(indptr: Tensor, indices: Tensor, first: Numbers, last: Numbers, bounds: Numbers, nodes: Numbers) -> Rows:
     """The edges of the graphs with the nodes from `first` up to `last`, as rows of the batch."""
-    begin = indptr.index_select(0, first)
-    edges = indptr.index_select(0, last) - begin
-    edge_bounds, taken = _ranges(begin, edges)
-    shift = (bounds[:-1] - first).repeat_interleave(edges, output_size=taken.numel())
-    moved = (edge_bounds[:-1] - begin).repeat_interleave(last - first, output_size=nodes.numel())
-    ends = indptr.index_select(0, nodes + 1) + moved
-    return torch.cat([ends.new_zeros(1), ends]), indices.index_select(0, taken) + shift
+    offsets = indptr.numpy()
+    begin = offsets[first]
+    counts = offsets[last] - begin
+    edge_bounds, taken = _ranges(begin, counts)
+    ends = np.zeros(nodes.size + 1, dtype=np.int64)
+    np.add(offsets[nodes + 1], np.repeat(edge_bounds[:-1] - begin, last - first), out=ends[1:])
+    sources = indices.numpy()[taken] + np.repeat(bounds[:-1] - first, counts)
+    return torch.from_numpy(ends), torch.from_numpy(sources)
 
 
 def joined_graphs(graphs: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -184,9 +192,11 @@ def joined_graphs(graphs: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]
     return bounds, torch.cat([edges + start for (_, edges), start in zip(graphs, bounds, strict=False)], dim=1)
 
 
-def _ranges(starts: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The offsets of these ranges when concatenated, and their concatenation."""
-    bounds = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    total = int(bounds[-1])
-    shift = (starts - bounds[:-1]).repeat_interleave(sizes, output_size=total)
-    return bounds, torch.arange(total, device=starts.device) + shift
+def _ranges(starts: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers]:
+    """The offsets of these ranges when concatenated, and their concatenation.
+
+    In numpy, whose operators take a third of the time of torch's on the few numbers of a batch.
+    """
+    bounds = np.zeros(sizes.size + 1, dtype=np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds, np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], sizes)

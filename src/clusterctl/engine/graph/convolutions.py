@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -226,9 +227,14 @@ class Distinct:
 
     def select(self, wanted: Tensor) -> Copied:
         """The table's rows with these int64 numbers, deduplicated."""
-        which, place, counts = torch.unique(self.of.index_select(0, wanted), return_inverse=True, return_counts=True)
-        bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        found = moved((which, place, bounds, place.argsort(stable=True)), self.rows.device)
+        of = self.of.numpy()[wanted.numpy()]
+        order = of.argsort(kind="stable")
+        is_first = np.diff(of[order], prepend=-1) != 0
+        place = np.empty_like(order)
+        place[order] = is_first.cumsum() - 1
+        bounds = np.append(is_first.nonzero()[0], order.size)
+        which = of[order[bounds[:-1]]]
+        found = moved(map(torch.from_numpy, (which, place, bounds, order)), self.rows.device)
         return Copied(self.rows.index_select(0, found[0]), found[1], (found[2], found[3]))
 
     def select_all(self, wanted: Tensor) -> Copied:
