@@ -116,9 +116,9 @@ def with_attention(work: Work) -> Iterator[None]:
             count * left.size(1) * attention.element_size() for count in (edges.columns.numel(), len(right))
         )
         weights = edges.columns.numel() * len(attention) * attention.element_size()
-        # Forward: sources' rows, targets' rows, the softmax, sums. Backward: the same, the sums' gradients, and the
-        # gradients of the sources' rows, which are read and written again for each edge.
-        work.bytes += 2 * (edges.columns.nbytes + edges.offsets.nbytes) + 2 * weights + 4 * gathered + 5 * own
+        # Forward: sources' rows, targets' rows, the softmax, sums. Backward: the same, the gradients of the sums and of
+        # the targets' rows, and those of the sources' rows, which are read and written again for each edge.
+        work.bytes += 2 * (edges.columns.nbytes + edges.offsets.nbytes) + 2 * weights + 4 * gathered + 6 * own
         return loops(left, right, attention, edges, *others)
 
     compiled.attend_compiled = counted
