@@ -44,6 +44,7 @@ OUTSIDE = {
     "torch_geometric": {*ENGINE, "pyg"},
     "numpy": set(ENGINE),
     "scipy": set(ENGINE),
+    "llvmlite": {"graph"},
     "numba": {"graph"},
     "pymetis": {"graph"},
     "pynvml": {"task"},
