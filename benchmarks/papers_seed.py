@@ -5,7 +5,8 @@ GraphSAGE, width 256, fan-out 15/10/5, 1,024 seeds a step, uniform sampling; sam
 A figure is the wall time of a step times the cores it may use, divided by its seeds. Each measurement is a process of
 its own with the allocator of a run, in a memory cgroup of --memory, which needs root; the default nearly fills it.
 The largest graph is measured with its features on disk, too, in a cgroup with room for the edges, 64 bytes a node,
---cache and 2 GiB, for torch and two steps. The pages of a file are dropped from the page cache before.
+--cache and 2 GiB, for torch and two steps; and without training, to show how long its rows only take to be read. The
+pages of a file are dropped from the page cache before.
 
 At the end, a line through the medians over the logarithm of the nodes is continued to the size of the real data set,
 with the 95 % interval that follows from how far the graphs are from the line (Student's t). That takes three graphs:
@@ -78,7 +79,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             generate(path, scale)
         table, edges = NODES * scale * 128 * 4, NODES * scale * 2 * 14.55
         little = int((4 * edges + 64 * NODES * scale) / MEBIBYTE + options.cache + 2048)
-        places = ["memory", "disk"] if scale == max(options.scales) else ["memory"]
+        places = ["memory", "disk", "reads"] if scale == max(options.scales) else ["memory"]
         for where in places:
             for precision, found in points.items():
                 limit = options.memory if where == "memory" else little
@@ -91,9 +92,12 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
                     found.append((math.log(scale), middle))
                 step, cpu = (statistics.median(result[name] for result in results) for name in ("step_ms", "cpu_ms"))
                 peak = max(result["anonymous_MiB"] for result in results)
-                held = "in memory"
+                held = {"memory": "in memory", "reads": "the same, only read"}.get(where, "")
                 if where == "disk":
-                    held = f"{table / MEBIBYTE:.0f} MiB on disk, hit rate {results[-1]['cache_hit_rate']:.2f}"
+                    held = (
+                        f"{table / MEBIBYTE:.0f} MiB on disk, hit rate {results[-1]['cache_hit_rate']:.2f}, "
+                        f"{results[-1]['bytes_read'] / 1e6:.0f} MB a step"
+                    )
                 print(
                     f"| {scale:g} | {edges / 1e6:.0f} million | {held} | {precision} "
                     f"| {middle:.2f} ({min(each):.2f} to {max(each):.2f}) | {step:.0f} ms | {cpu:.0f} ms "
@@ -168,8 +172,8 @@ def worker(path: Path, precision: str, where: str, options: argparse.Namespace) 
         graph = replace(graph, indices=graph.indices.clone())
         if where == "memory" and precision == "float32":
             graph = replace(graph, x=graph.x.clone())
-        cache = options.cache * MEBIBYTE if where == "disk" else None
-        return trained(graph, train, task, cache, options.steps)
+        cache = None if where == "memory" else options.cache * MEBIBYTE
+        return trained(graph, train, task, cache, options.steps, trains=where != "reads")
 
 
 def generate(path: Path, scale: float) -> None:
