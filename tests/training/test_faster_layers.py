@@ -89,3 +89,43 @@ def test_a_linear_map_is_the_same_whichever_library_computes_it(
             found = results(model, rows)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [14, 20, 21])
+def test_gradients_of_weights_in_pieces_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, rows: int, bias: bool
+) -> None:
+    """Also those of gradients, and in `torch.func`."""
+    monkeypatch.setattr(blocks, "_PIECE", 7)
+    given = [torch.randn(shape, dtype=torch.float64) for shape in ((rows, 5), (6, 5), (6,))[: 2 + bias]]
+    passed = torch.randn(rows, 6, dtype=torch.float64)
+
+    def in_pieces(*values: torch.Tensor) -> torch.Tensor:
+        return blocks._InPieces.apply(*values, *[None] * (3 - len(values)))  # type: ignore[no-untyped-call, no-any-return]
+
+    def gradients(product: Any) -> list[torch.Tensor]:
+        values = [value.clone().requires_grad_() for value in given]
+        out = product(*values)
+        first = torch.autograd.grad(out, values, passed, create_graph=True)
+        second = torch.autograd.grad(first[1].square().sum(), values[0])
+        mapped = torch.func.grad(lambda weight: product(values[0].detach(), weight, *given[2:]).square().sum())(
+            given[1]
+        )
+        return [out, *first, *second, mapped]
+
+    for one, other in zip(gradients(in_pieces), gradients(nn.functional.linear), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_autocast_and_tensors_without_gradients_compute_the_product_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(blocks, "_PIECE", 2)
+    rows, weight = torch.randn(9, 5), torch.randn(64, 5, requires_grad=True)
+    blocks.linear(rows, weight).sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, rows.sum(0).expand(64, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert blocks.linear(rows, weight).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert blocks.linear(rows, weight).grad_fn is None
