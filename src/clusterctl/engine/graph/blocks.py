@@ -81,7 +81,7 @@ class _InPieces(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _product(rows, weight, bias)
 
     @staticmethod
