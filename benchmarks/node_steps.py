@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from side_by_side import with_tuned_allocator
+from side_by_side import with_environment_of_a_run
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
@@ -40,7 +40,7 @@ Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
 
 def begin_alone(threads: int) -> None:
     """Become the only rank of a world of one, with the allocator that a run has and so many threads."""
-    with_tuned_allocator()
+    with_environment_of_a_run()
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

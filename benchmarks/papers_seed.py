@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from features_on_disk import MEBIBYTE, drop_pages, in_cgroup, trained
 from scipy.stats import t as student
-from side_by_side import arguments, with_tuned_allocator
+from side_by_side import arguments, with_environment_of_a_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def main() -> None:
         path, precision, where = options.worker
         print(json.dumps(worker(Path(path), precision, where, options)))
         return
-    with_tuned_allocator()
+    with_environment_of_a_run()
     with TemporaryDirectory() as temporary:
         measure(options, options.folder or Path(temporary))
 

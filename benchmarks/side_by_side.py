@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from clusterctl.launcher.submission.plan import STEADY_HEAP, TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import BRIEF_SPINS, STEADY_HEAP, TUNED_ALLOCATOR
 
 Timed = Callable[[], float]
 """Does the work once; returns the seconds to report."""
@@ -44,18 +44,24 @@ def in_a_row(work: Timed, times: int) -> Timed:
     return once
 
 
-def with_tuned_allocator() -> None:
-    """Restart this program with the allocator of a run, unless it is set already: it applies to both sides."""
-    of_a_run = TUNED_ALLOCATOR | STEADY_HEAP
+def with_environment_of_a_run() -> None:
+    """Restart this program with the allocator and the threads of a run, unless they are set already, for both sides."""
+    of_a_run = TUNED_ALLOCATOR | STEADY_HEAP | BRIEF_SPINS
     if any(os.environ.get(name) != value for name, value in of_a_run.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **of_a_run})
 
 
 def compare(
-    title: str, ours: tuple[str, Timed], rival: tuple[str, Timed], *, bound: float | None, runs: int = 15
+    title: str,
+    ours: tuple[str, Timed],
+    rival: tuple[str, Timed],
+    *,
+    bound: float | None,
+    runs: int = 15,
+    warm_up: int = 1,
 ) -> None:
-    """Print both times and their ratio: median and spread of `runs` pairs after one warm-up. `bound` is the aim."""
-    pairs = [(ours[1](), rival[1]()) for _ in range(runs + 1)][1:]
+    """Print both times and their ratio: median and spread of `runs` pairs after the `warm_up`. `bound` is the aim."""
+    pairs = [(ours[1](), rival[1]()) for _ in range(warm_up + runs)][warm_up:]
     ratios = [a / b for a, b in pairs]
     print(f"{title}   ({platform.processor() or platform.machine()}, {os.cpu_count()} cores, {runs} pairs)")
     for name, column in ((ours[0], 0), (rival[0], 1)):

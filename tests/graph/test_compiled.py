@@ -83,12 +83,16 @@ def test_compiled_dropout_has_the_same_bits(
 def test_large_graphs_use_the_compiled_loops_with_the_same_blocks(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, replace: bool
 ) -> None:
+    """Also of a sampler that has sampled before other loops were compiled."""
     graph = random_graph(edges=3000)
-    plain = NeighborSampler(graph, [5, 4, 3], seed=3, replace=replace).sample(graph.train, 1, 2)
-    monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
     sampler = NeighborSampler(graph, [5, 4, 3], seed=3, replace=replace)
+    monkeypatch.setattr(sampling, "uses_loops", lambda: False)
+    plain = sampler.sample(graph.train, 1, 2)
+    assert not isinstance(sampler._renumbered, Renumbering)
+    monkeypatch.setattr(sampling, "uses_loops", lambda: True)
+    fast = sampler.sample(graph.train, 1, 2)
     assert isinstance(sampler._renumbered, Renumbering)
-    for ours, theirs in zip(sampler.sample(graph.train, 1, 2), plain, strict=True):
+    for ours, theirs in zip(fast, plain, strict=True):
         for name in ("nodes", "offsets", "neighbors", "columns"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
@@ -120,6 +124,7 @@ def test_large_graphs_give_the_same_trees(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, labor: bool, merged: bool
 ) -> None:
     graph = random_graph(edges=3000)
+    monkeypatch.setattr(sampling, "uses_loops", lambda: False)
     plain = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True, merged=merged).sample(graph.train, 1, 2)
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
     fast = SubgraphSampler(graph, [5, 4], 3, labor=labor, places=True, merged=merged).sample(graph.train, 1, 2)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from support.made_graphs import random_shop
@@ -72,15 +74,15 @@ def test_with_replacement_every_target_with_sources_gets_the_full_fan_out_in_eve
 def test_the_compiled_loops_match_plain_torch_with_and_without_excluded_edges(
     monkeypatch: pytest.MonkeyPatch, replace: bool
 ) -> None:
+    """Also of a sampler that has sampled before other loops were compiled."""
     pytest.importorskip("numba")  # optional for users; `make setup` installs it
-    graph = random_shop()
-    plain = HeteroSampler(graph, fan_outs(4, 2), seed=1, replace=replace)
-    monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
-    fast = HeteroSampler(graph, fan_outs(4, 2), seed=1, replace=replace)
-    assert fast._sample_neighbors is not plain._sample_neighbors
-    for excluded in ({}, {OF_USER: torch.arange(0, 300, 3)}):
-        for ours, theirs in zip(
-            flattened(fast.sample(SEEDS, 1, 2, excluded)), flattened(plain.sample(SEEDS, 1, 2, excluded)), strict=True
-        ):
+    sampler, samples, engines = HeteroSampler(random_shop(), fan_outs(4, 2), seed=1, replace=replace), [], set()
+    for compiled in (False, True):
+        monkeypatch.setattr(sampling, "uses_loops", partial(bool, compiled))
+        samples.append([sampler.sample(SEEDS, 1, 2, excluded) for excluded in ({}, {OF_USER: torch.arange(0, 300, 3)})])
+        engines.add(sampler._engine)
+    assert len(engines) == 2
+    for plain, fast in zip(*samples, strict=True):
+        for ours, theirs in zip(flattened(fast), flattened(plain), strict=True):
             assert torch.equal(ours, theirs)
             assert ours.dtype == theirs.dtype

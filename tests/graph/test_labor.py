@@ -184,6 +184,7 @@ def test_large_graphs_use_the_compiled_loop_with_the_same_blocks(
 ) -> None:
     pytest.importorskip("numba")
     graph = random_graph(edges=3000)
+    monkeypatch.setattr(sampling, "uses_loops", lambda: False)
     plain = NeighborSampler(graph, [5, 4, 3], seed=3, labor=True).sample(graph.train, 1, 2)
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)
     fast = NeighborSampler(graph, [5, 4, 3], seed=3, labor=True).sample(graph.train, 1, 2)

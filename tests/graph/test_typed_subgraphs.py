@@ -185,6 +185,7 @@ def test_compiled_loops_sample_the_same(temporal: bool, monkeypatch: pytest.Monk
     graph = dated_academy(edges_too=True) if temporal else random_academy()
     rows = torch.arange(30)
     samples = []
+    monkeypatch.setattr(sampling, "uses_loops", lambda: False)
     for worth in (1 << 40, 0):
         monkeypatch.setattr(sampling, "WORTH_COMPILING", worth)
         monkeypatch.setattr(pyg_relation, "WORTH_COMPILING", worth)
@@ -237,6 +238,7 @@ def test_compiled_loops_see_and_draw_the_same_edges(
 def test_attributes_are_those_of_the_sampled_edges_and_change_no_draw(
     temporal: bool, options: dict[str, bool], worth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sampling, "uses_loops", lambda: False)
     for module in (sampling, pyg_relation):
         monkeypatch.setattr(module, "WORTH_COMPILING", worth)
     graph, rows = dated_academy(edges_too=True) if temporal else random_academy(), torch.arange(30)

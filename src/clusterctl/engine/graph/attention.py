@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SLOPE = 0.2  # of the leaky ReLU below zero
-WORTH_COMPILING = 1 << 22  # edges x heads x channels: importing numba takes a second
+WORTH_COMPILING = 1 << 20  # edges x heads x channels: importing numba takes a second
 
 
 class GatConv(nn.Module):
@@ -309,17 +309,19 @@ class Rgat(nn.Module):
                     kind: keyed_dropout(table, nodes[kind][: len(table)], self._options.dropout, keys[kind])
                     for kind, table in rows.items()
                 }
+            read_all = i == 0 and not gathered
+            own_rows = {
+                kind: rows[kind].index_select(0, nodes[kind][:count]) if read_all else rows[kind][:count]
+                for kind, count in hop.targets.items()
+            }
             parts: dict[str, list[Tensor]] = {}
             for number, (relation, own) in enumerate(hop.relations.items()):
                 source, _, target = relation
-                reads, writes = own.rows, torch.arange(hop.targets[target], device=own.rows.device)
                 factors = self._factors(i, number, relation, own, nodes, randomness)
-                if i == 0 and not gathered:
-                    reads, writes = nodes[source].index_select(0, reads), nodes[target][: hop.targets[target]]
-                targets = rows[target].index_select(0, writes)
+                reads = nodes[source].index_select(0, own.rows) if read_all else own.rows
                 layer = self.of(i, relation)
                 sent = layer.send(rows[source].index_select(0, reads))
-                parts.setdefault(target, []).append(layer.receive(own.edges, sent, targets, factors))
+                parts.setdefault(target, []).append(layer.receive(own.edges, sent, own_rows[target], factors))
             rows = {kind: self.joined(i, received) for kind, received in parts.items()}
         return dict(rows)
 

@@ -6,6 +6,7 @@ products of rows for cases in which torch picks the slower library (`linear`).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial, reduce
 from importlib.util import find_spec
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 
 _WORTH_COMPILING = 1 << 26  # multiplications; oneDNN compiles a kernel, in about 0.5 ms, for every number of rows
-# Rows for which oneDNN finds good blocks in the gradient of the weights: 6 of 853. Its speed varies by a factor of two
-# with the prime factors of their number.
-_PIECE = 5118
+# The speed of oneDNN's gradient of the weights varies by a factor of two with the prime factors of the number of rows.
+# It finds good blocks for a piece of this many, and for fewer if `_FACTOR` divides their number.
+_PIECE, _FACTOR = 5118, 5
+_WORTH_PIECES = 1024  # rows: with fewer, those that are left over cost more than is gained
 
 
 class Linear(nn.Linear):
@@ -53,8 +55,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not is_faster:
         return F.linear(rows, weight, bias)
     in_pieces = (
-        len(rows) >= 2 * _PIECE
-        and (weight.size(0) >= 64 and weight.size(1) % 256 != 0)  # other shapes are faster as a whole
+        len(rows) >= _WORTH_PIECES
         and torch.is_grad_enabled()
         and weight.requires_grad
         and not torch.is_autocast_enabled("cpu")  # it would convert what the gradient's function does not know of
@@ -76,7 +77,7 @@ def _line(rows: Tensor) -> Tensor:
 
 
 class _InPieces(torch.autograd.Function):
-    """`_product` whose gradient of the weights is added up over pieces of `_PIECE` rows."""
+    """`_product` whose gradient of the weights is added up over `_pieces` of the rows."""
 
     generate_vmap_rule = True
 
@@ -96,17 +97,30 @@ class _InPieces(torch.autograd.Function):
         if of_rows:
             found[0] = _product(gradient, weight.t(), None)
         if of_weight:
-            pieces = zip(torch.split(rows, _PIECE), torch.split(gradient, _PIECE), strict=True)
+            sizes = _pieces(len(rows))
+            *pieces, (some, passed) = zip(torch.split(rows, sizes), torch.split(gradient, sizes), strict=True)
             of_piece: Any = partial(conv2d_weight, weight_size=weight[:, :, None, None].shape, dilation=2)
-            parts = (of_piece(_line(some), grad_output=_line(passed)) for some, passed in pieces)
-            found[1] = reduce(torch.add, parts).view_as(weight)
+            parts = (of_piece(_line(taken), grad_output=_line(given)) for taken, given in pieces)
+            found[1] = torch.addmm(reduce(torch.add, parts).view_as(weight), passed.t(), some)
         return tuple(found)
+
+
+def _pieces(rows: int) -> list[int]:
+    """As many rows, in pieces of numbers that oneDNN is fast for, and last the 0 to `_FACTOR` - 1 rows left over."""
+    whole, rest = divmod(rows, _PIECE)
+    left = rest % _FACTOR
+    return [*[_PIECE] * whole, *([rest - left] if rest > left else []), left]
 
 
 @cache
 def has_numba() -> bool:
     """Whether loops can be compiled: numba is optional."""
     return find_spec("numba") is not None
+
+
+def uses_loops() -> bool:
+    """Whether some loops are compiled in this process, so that further ones cost little."""
+    return "clusterctl.engine.graph.compiled" in sys.modules
 
 
 @cache

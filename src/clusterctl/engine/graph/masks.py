@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import Tensor
 
+from clusterctl.engine.graph.blocks import uses_loops
 from clusterctl.engine.graph.hashing import draws, grid
 
 WORTH_COMPILING = 1 << 16  # values, where other loops are compiled anyhow
-_LOOPS = "clusterctl.engine.graph.compiled"
 _LEVELS = 1 << 16  # resolution of the dropout probability
 _ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
 
@@ -25,7 +23,7 @@ def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
         return values
     keys, scale = draws(key, nodes), _LEVELS / (_LEVELS - dropped)
     lowest = dropped - _LEVELS // 2  # the bits are signed: the lowest value is -_LEVELS // 2
-    if values.device.type == "cpu" and values.numel() >= WORTH_COMPILING and _LOOPS in sys.modules:
+    if values.device.type == "cpu" and values.numel() >= WORTH_COMPILING and uses_loops():
         from clusterctl.engine.graph.compiled import dropout_factors  # waits if another thread is importing it
 
         return values * dropout_factors(keys, values, lowest, scale)

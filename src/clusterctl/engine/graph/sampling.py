@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.blocks import Block, has_numba, transposed
+from clusterctl.engine.graph.blocks import Block, has_numba, transposed, uses_loops
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 from clusterctl.engine.graph.hops import HeteroSample
 from clusterctl.engine.graph.neighbors import (
@@ -54,13 +54,9 @@ class NeighborSampler:
         self, graph: FeatureGraph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
         self._given, self._fan_out, self._seed = graph, fan_out, seed
-        self._graph = graph = graph.beside_edges
-        engine = engine_for(graph.indices.numel(), graph.indices.device)
-        self._renumbered, self._transpose = engine.renumbering(graph.num_nodes), engine.transpose
-        if labor:
-            self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
-        else:
-            self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
+        self._graph = graph.beside_edges
+        self._replace, self._duplicates = replace, max_duplicates(self._graph) if labor else None
+        self._engine: Engine | None = None
 
     def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> list[Block]:
         """The blocks in the order of the layers: the outermost first, the one with the nodes `seeds` last.
@@ -68,6 +64,7 @@ class NeighborSampler:
         `excluded` is passed to `neighbors.sample_neighbors`; LABOR does not support it.
         """
         device = self._graph.indices.device
+        self._use(engine_for(self._graph.indices.numel(), device))
         absent = () if excluded is None else (excluded.to(device),)
         blocks, nodes = [], seeds.to(device)
         for hop, count in enumerate(self._fan_out):
@@ -80,6 +77,16 @@ class NeighborSampler:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns, transpose=self._transpose))
                 nodes = sources
         return [block.of(self._given) for block in reversed(blocks)]
+
+    def _use(self, engine: Engine) -> None:
+        if engine == self._engine:
+            return
+        self._engine, self._transpose = engine, engine.transpose
+        self._renumbered = engine.renumbering(self._graph.num_nodes)
+        if self._duplicates is None:
+            self._sample_neighbors = partial(engine.sample_neighbors, replace=self._replace)
+        else:
+            self._sample_neighbors = partial(engine.sample_labor, duplicates=self._duplicates)
 
 
 class HeteroSampler:
@@ -95,9 +102,8 @@ class HeteroSampler:
         self._hops = max(len(counts) for counts in fan_out.values())
         self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
         edges = list(graph.indices.values())
-        engine = engine_for(sum(map(len, edges)), edges[0].device)
-        self._sample_neighbors, self._transpose = engine.sample_neighbors, engine.transpose
-        self._renumbered = {node_type: engine.renumbering(count) for node_type, count in graph.num_nodes.items()}
+        self._edges, self._device = sum(map(len, edges)), edges[0].device
+        self._engine: Engine | None = None
 
     def sample(
         self, seeds: Mapping[str, Tensor], epoch: int, step: int, excluded: Mapping[EdgeType, Tensor] | None = None
@@ -106,6 +112,10 @@ class HeteroSampler:
 
         The `excluded` edges of each type are passed to `neighbors.sample_neighbors`.
         """
+        engine = engine_for(self._edges, self._device)
+        if engine != self._engine:
+            self._engine, sizes = engine, self._graph.num_nodes
+            self._renumbered = {node_type: engine.renumbering(count) for node_type, count in sizes.items()}
         empty = next(iter(seeds.values())).new_empty(0)
         nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}
         hops, known = [], []
@@ -116,7 +126,7 @@ class HeteroSampler:
                 if hop < len(counts) and counts[hop] != 0:
                     key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop, self._numbers[edge_type])
                     relation, absent = self._graph.relation(edge_type), (excluded or {}).get(edge_type)
-                    found[edge_type] = self._sample_neighbors(
+                    found[edge_type] = engine.sample_neighbors(
                         relation, nodes[edge_type[2]], counts[hop], key, absent, replace=self._replace
                     )
             blocks, targets = {}, nodes
@@ -132,7 +142,9 @@ class HeteroSampler:
                     offsets, neighbors = found[edge_type]
                     relation = self._graph.relation(edge_type)
                     own = targets[edge_type[2]]
-                    blocks[edge_type] = Block(relation, own, offsets, neighbors, own_columns, transpose=self._transpose)
+                    blocks[edge_type] = Block(
+                        relation, own, offsets, neighbors, own_columns, transpose=engine.transpose
+                    )
             hops.append(blocks)
         return HeteroSample(hops, nodes, known)
 
@@ -147,8 +159,11 @@ class Engine(NamedTuple):
 
 
 def engine_for(edges: int, device: torch.device) -> Engine:
-    """The numba engine if it pays off and is installed, otherwise plain torch."""
-    if device.type == "cpu" and edges >= WORTH_COMPILING and has_numba():
+    """The numba engine if it pays off and is installed, otherwise plain torch.
+
+    It may begin to pay off when other loops are compiled; both give the same samples.
+    """
+    if device.type == "cpu" and (uses_loops() or (edges >= WORTH_COMPILING and has_numba())):
         from clusterctl.engine.graph import compiled
 
         return Engine(
@@ -157,7 +172,11 @@ def engine_for(edges: int, device: torch.device) -> Engine:
             compiled.Renumbering,
             compiled.transposed_compiled,
         )
-    return Engine(sample_neighbors, sample_labor, lambda _: renumbered, transposed)
+    return Engine(sample_neighbors, sample_labor, _plain_renumbering, transposed)
+
+
+def _plain_renumbering(nodes: int) -> Callable[[Tensor, Tensor], Sampled]:  # noqa: ARG001 - of an `Engine`
+    return renumbered
 
 
 _MOST_ROWS = 1 << 20  # per layer: beyond this, duplicate work costs more than synchronization

@@ -44,14 +44,14 @@ MIB = 1 << 20
 # Measured with torch 2.13 and Python 3.11 on a tiny graph: what the standby of a node and the node's own processes
 # hold, and each rank beyond what it shares with the standby; with numba, which large graphs use, and with PyG, which
 # prepares some data sets.
-_NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 50 * MIB, 130 * MIB, 45 * MIB
+_NODE, _RANK, _NUMBA, _PYG, _SCIPY = 170 * MIB, 25 * MIB, 60 * MIB, 130 * MIB, 45 * MIB
 _PYG_MODELS = 135 * MIB  # and its layers
 _LEFT = 0.5  # of the smaller of a step and an evaluation, which the allocator holds beside the larger one
 _DRIFT = 1.25  # times as much: samples vary in size, and the heap may grow a little (engine/task/heap.py)
 _MORE, _MUCH = 16 * MIB, 0.06  # by which the heap of a rank may grow: bytes, and of its size (engine/task/heap.py)
 _CUDA, _CUDA_HOST = 600 * MIB, 1500 * MIB  # of a process on a GPU, and in the memory of the host; not verified
 _COMPILED_EDGES = 2_000_000  # from which a sampler is compiled
-_COMPILED_PRODUCTS = 1 << 22  # edges x channels from which attention is compiled
+_COMPILED_PRODUCTS = 1 << 20  # edges x channels from which attention is compiled
 _AHEAD = 4  # samples that exist at once
 _MOST_READ = 32 * MIB  # of a file, by as many threads, each with a piece
 _READ_AHEAD = 1.5  # batches of rows from disk that exist at once, beside what is computed of them; fitted
@@ -309,12 +309,14 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         into = width if layer > 0 else size.features
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, targets = drawn[layers - 1 - layer], before_hop[layers - 1 - layer]
+        if relational and layer == 0 and kept.in_memory:  # a type's targets are copied once
+            step += sum(targets[kind] for kind in {target for _, _, target in of_edges}) * into * value
         for kind, taken in of_edges.items():
             read = distinct(taken, size.nodes[kind[0]]) if relational else before_hop[layers - layer][kind[0]]
             rows = read + targets[kind[2]]
             held, more = _products(taken, out, options.heads)
-            # Each relation has a copy of the rows that it reads; otherwise, dropout has one of the rows between layers.
-            copied = rows if relational else 2 * read * (layer > 0)
+            # Each relation copies the sources that it reads; otherwise, dropout copies the rows between layers.
+            copied = read if relational else 2 * read * (layer > 0)
             of_rows = (3 * targets[kind[2]] if more else 4 * rows) * out
             step += copied * into * (value if layer == 0 else weight) + (of_rows + held) * weight
             beside = max(beside, more * weight)

@@ -57,6 +57,10 @@ STEADY_HEAP = {
     "GLIBC_TUNABLES": f"{TUNED_ALLOCATOR['GLIBC_TUNABLES']}:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
+# For built-in trainings: the turns that an idle thread of GNU's OpenMP, which PyTorch uses, waits for work before it
+# sleeps, about 0.1 ms. By default they take 5 ms after every operator, on a core that compiled loops and the sampler of
+# the next step need (docs/decisions, "Programs and their environment").
+BRIEF_SPINS = {"GOMP_SPINCOUNT": "5000"}
 # A step that shares the job's CPUs and memory with the tasks, and outlives any of its own processes.
 _BESIDE = ("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0")
 ON_NODES = "clusterctl/shared/node/__main__.py"  # the program of the tasks and of the node check
@@ -484,6 +488,8 @@ def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
         exports["OMP_NUM_THREADS"] = str(max(1, job.resources.cpus_per_task // workers_of_a_task(job)))
     if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
         exports |= TUNED_ALLOCATOR | (STEADY_HEAP if job.workload != "command" else {})
+    if job.workload != "command":
+        exports |= BRIEF_SPINS
     if not brings_code(job):
         exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:

@@ -31,6 +31,7 @@ cctl_exports=(
   MALLOC_TRIM_THRESHOLD_=100000000000
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0
   ONEDNN_PRIMITIVE_CACHE_CAPACITY=128
+  GOMP_SPINCOUNT=5000
   PYTHONPATH=/runs/.code/0123/lib
   NVIDIA_VISIBLE_DEVICES=void
   NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -60,7 +61,7 @@ cctl_task=(
   --no-container-mount-home
   --no-container-remap-root
   --no-container-entrypoint
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,CLUSTERCTL_STARTS,COLOUR,GLIBC_TUNABLES,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,ONEDNN_PRIMITIVE_CACHE_CAPACITY,PYTHONPATH
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,CLUSTERCTL_STARTS,COLOUR,GLIBC_TUNABLES,GOMP_SPINCOUNT,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,ONEDNN_PRIMITIVE_CACHE_CAPACITY,PYTHONPATH
   -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_standby=()

@@ -29,6 +29,7 @@ cctl_exports=(
   MALLOC_TRIM_THRESHOLD_=100000000000
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0
   ONEDNN_PRIMITIVE_CACHE_CAPACITY=128
+  GOMP_SPINCOUNT=5000
   PYTHONPATH=/runs/.code/0123/lib
 )
 cctl_python=/venv/bin/python # for tasks on the host
