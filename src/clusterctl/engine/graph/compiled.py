@@ -330,7 +330,7 @@ class _Attend(torch.autograd.Function):
         rows, own = (_by_head(table, attention) for table in (left, right))
         factors = attention.new_empty(0, 0) if factors is None else factors.to(attention.dtype)
         weights = attention.new_empty(columns.numel(), len(attention))
-        out: Tensor = attention.new_zeros(own.shape)
+        out: Tensor = attention.new_empty(own.shape)
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
         written = _arrays(weights, out)
         _in_threads(lambda first, last: _forward(tables, edges, *written, ctx.slope, first, last), len(own), _PIECES)
@@ -341,7 +341,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         left, right, attention, columns, offsets, factors, weights, out = ctx.saved_tensors
         rows, own, gradient = (_by_head(table, attention) for table in (left, right, gradients[0]))
-        rows_gradient, own_gradient = (attention.new_zeros(table.shape) for table in (rows, own))
+        rows_gradient, own_gradient = attention.new_zeros(rows.shape), attention.new_empty(own.shape)
         attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
         tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
         read, written = _arrays(weights, out, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
@@ -430,6 +430,7 @@ def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first:
         for head in range(heads):
             for channel in range(channels):
                 target_row[head, channel] = _exact(own[target, head, channel])
+                out[target, head, channel] = 0
         for edge in range(begin, end):
             if edge + _AHEAD < columns.size:
                 _prefetch_row(rows, columns[edge + _AHEAD], 0, heads)
