@@ -69,10 +69,8 @@ class Collection:
         numbers, every_bound, every_offset = graphs.numpy(), self.bounds.numpy(), self.indptr.numpy()
         first, last = every_bound[numbers], every_bound[numbers + 1]
         bounds, own_nodes = _ranges(first, last - first)
-        counts = every_offset[last] - every_offset[first]
-        edges = torch.from_numpy(_ranges(every_offset[first], counts)[1])
-        shift = torch.from_numpy(np.repeat(bounds[:-1] - first, counts))
-        ptr, nodes = torch.from_numpy(bounds), torch.from_numpy(own_nodes)
+        _, *found = _edges_of(every_offset, first, last, bounds)
+        edges, shift, ptr, nodes = map(torch.from_numpy, (*found, bounds, own_nodes))
         of_graph = rows_of(ptr, nodes.numel())
         return GivenBatch(graphs, nodes, edges, self._edges.index_select(1, edges) + shift, of_graph, ptr)
 
@@ -177,13 +175,17 @@ def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
 def _cut(indptr: Tensor, indices: Tensor, first: Numbers, last: Numbers, bounds: Numbers, nodes: Numbers) -> Rows:
     """The edges of the graphs with the nodes from `first` up to `last`, as rows of the batch."""
     offsets = indptr.numpy()
+    edge_bounds, edges, shift = _edges_of(offsets, first, last, bounds)
+    ends = np.zeros(nodes.size + 1, dtype=np.int64)
+    np.add(offsets[nodes + 1], np.repeat(edge_bounds[:-1] - offsets[first], last - first), out=ends[1:])
+    return torch.from_numpy(ends), torch.from_numpy(indices.numpy()[edges] + shift)
+
+
+def _edges_of(offsets: Numbers, first: Numbers, last: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Where each graph's edges begin in the batch, the edges, and what turns their nodes into rows of the batch."""
     begin = offsets[first]
     counts = offsets[last] - begin
-    edge_bounds, taken = _ranges(begin, counts)
-    ends = np.zeros(nodes.size + 1, dtype=np.int64)
-    np.add(offsets[nodes + 1], np.repeat(edge_bounds[:-1] - begin, last - first), out=ends[1:])
-    sources = indices.numpy()[taken] + np.repeat(bounds[:-1] - first, counts)
-    return torch.from_numpy(ends), torch.from_numpy(sources)
+    return *_ranges(begin, counts), np.repeat(bounds[:-1] - first, counts)
 
 
 def joined_graphs(graphs: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
