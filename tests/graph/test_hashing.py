@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.engine.graph import hashing
 from clusterctl.engine.graph.hashing import Purpose, draws, stream
 
 
@@ -30,11 +28,3 @@ def test_every_bit_of_a_draw_is_a_fair_coin() -> None:
     bits = draws(7, torch.arange(20_000))
     ones = torch.stack([(bits >> shift) & 1 for shift in range(64)]).double().mean(1)
     assert (ones - 0.5).abs().max() < 5 * 0.5 / 20_000**0.5
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (7, 11)])
-def test_few_numbers_have_the_hashes_that_many_have(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    counters = torch.randint(-(2**63), 2**63 - 1, shape)
-    few = draws(-3, counters)
-    monkeypatch.setattr(hashing, "_FEW", -1)
-    assert torch.equal(few, draws(-3, counters))

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from clusterctl.engine.graph import hashing, masks, sampling
+from clusterctl.engine.graph import masks, sampling
 
 CPU = torch.device("cpu")
 
@@ -94,10 +94,9 @@ def install(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         "CUDAGraph": Graph, "graph": _captured,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
-    # A tape does not see compiled loops and numpy, which a GPU has none of.
+    # A tape does not see compiled loops, which a GPU has none of.
     for module in (masks, sampling):
         monkeypatch.setattr(module, "uses_loops", lambda: False)
-    monkeypatch.setattr(hashing, "_FEW", -1)
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda _, *given, **options: autocast("cpu", *given, **options))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)  # the fixture of the test has one

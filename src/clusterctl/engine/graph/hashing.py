@@ -13,7 +13,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +27,6 @@ GOLDEN = _signed(0x9E3779B97F4A7C15)
 FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
-_FEW = 1 << 15  # numbers, which torch leaves to one thread
 _MOST_KEYS = 64  # per step: a few for each layer
 
 
@@ -113,13 +111,6 @@ def grid(keys: Tensor, counters: Tensor) -> Tensor:
 
 def _mixed(mixed: Tensor) -> Tensor:
     """SplitMix64 of each value, in place; its constant has already been added."""
-    if mixed.device.type == "cpu" and mixed.numel() <= _FEW:
-        values = mixed.numpy().view(np.uint64)  # on few numbers, numpy's calls take half as long as torch's
-        for shift, factor in ((30, FIRST), (27, SECOND)):
-            values ^= values >> np.uint64(shift)
-            values *= np.uint64(factor & _MASK)
-        values ^= values >> np.uint64(31)
-        return mixed
     for shift, factor in ((30, FIRST), (27, SECOND)):
         mixed.bitwise_xor_(shift_right(mixed, shift)).mul_(factor)
     return mixed.bitwise_xor_(shift_right(mixed, 31))
