@@ -154,9 +154,8 @@ def write_sizes(root: Path, nodes: int, edges: int, features: int) -> Path:
 
 # (data, nodes x tasks, MiB) of runs that are further away.
 FURTHER: dict[tuple[str, str, int], float] = {
-    # Many edges of a small generated Reddit repeat others and are removed, which its files do not tell.
-    ("r02", "1x4", 755): 0.25,
-    ("gB", "1x2", 589): 0.2,
+    ("r02", "1x4", 755): 0.25,  # many edges of a small generated Reddit repeat others, which its files do not tell
+    ("gB", "1x2", 589): 0.2,  # why two ranks take so much more than one is not known
     ("5e-5", "1x1", 906): 0.16,
     ("gC", "1x1", 472): 0.23,  # hundreds of steps from disk
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -79,17 +80,18 @@ def test_compiled_dropout_has_the_same_bits(
     torch.testing.assert_close(compiled, plain, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize(("setting", "value"), [("WORTH_COMPILING", 0), ("uses_loops", lambda: True)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_large_graphs_use_the_compiled_loops_with_the_same_blocks(
-    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, replace: bool
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, replace: bool, setting: str, value: Any
 ) -> None:
-    """Also of a sampler that has sampled before other loops were compiled."""
+    """And so does a sampler that has sampled before other loops were compiled."""
     graph = random_graph(edges=3000)
     sampler = NeighborSampler(graph, [5, 4, 3], seed=3, replace=replace)
     monkeypatch.setattr(sampling, "uses_loops", lambda: False)
     plain = sampler.sample(graph.train, 1, 2)
     assert not isinstance(sampler._renumbered, Renumbering)
-    monkeypatch.setattr(sampling, "uses_loops", lambda: True)
+    monkeypatch.setattr(sampling, setting, value)
     fast = sampler.sample(graph.train, 1, 2)
     assert isinstance(sampler._renumbered, Renumbering)
     for ours, theirs in zip(fast, plain, strict=True):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -70,15 +70,16 @@ def test_with_replacement_every_target_with_sources_gets_the_full_fan_out_in_eve
                 assert set(block.neighbors[block.offsets[place] : block.offsets[place + 1]].tolist()) <= {*own.tolist()}
 
 
+@pytest.mark.parametrize(("setting", "value"), [("WORTH_COMPILING", 0), ("uses_loops", lambda: True)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_the_compiled_loops_match_plain_torch_with_and_without_excluded_edges(
-    monkeypatch: pytest.MonkeyPatch, replace: bool
+    monkeypatch: pytest.MonkeyPatch, replace: bool, setting: str, value: Any
 ) -> None:
-    """Also of a sampler that has sampled before other loops were compiled."""
+    """And so does a sampler that has sampled before other loops were compiled."""
     pytest.importorskip("numba")  # optional for users; `make setup` installs it
     sampler, samples, engines = HeteroSampler(random_shop(), fan_outs(4, 2), seed=1, replace=replace), [], set()
-    for compiled in (False, True):
-        monkeypatch.setattr(sampling, "uses_loops", partial(bool, compiled))
+    for changed in (("uses_loops", lambda: False), (setting, value)):
+        monkeypatch.setattr(sampling, *changed)
         samples.append([sampler.sample(SEEDS, 1, 2, excluded) for excluded in ({}, {OF_USER: torch.arange(0, 300, 3)})])
         engines.add(sampler._engine)
     assert len(engines) == 2

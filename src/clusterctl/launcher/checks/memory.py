@@ -310,7 +310,7 @@ def _attention(job: Job, size: DataSize, train: NodeClassificationTrain, batch: 
         out = width if layer < layers - 1 else size.classes * options.output_heads
         of_edges, targets = drawn[layers - 1 - layer], before_hop[layers - 1 - layer]
         if relational and layer == 0 and kept.in_memory:  # a type's targets are copied once
-            step += sum(targets[kind] for kind in {target for _, _, target in of_edges}) * into * value
+            step += sum(targets[kind] for kind in sorted({target for _, _, target in of_edges})) * into * value
         for kind, taken in of_edges.items():
             read = distinct(taken, size.nodes[kind[0]]) if relational else before_hop[layers - layer][kind[0]]
             rows = read + targets[kind[2]]

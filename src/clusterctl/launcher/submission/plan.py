@@ -57,8 +57,8 @@ STEADY_HEAP = {
     "GLIBC_TUNABLES": f"{TUNED_ALLOCATOR['GLIBC_TUNABLES']}:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
-# For built-in trainings: the turns that an idle thread of GNU's OpenMP, which PyTorch uses, waits for work before it
-# sleeps, about 0.1 ms. By default they take 5 ms after every operator, on a core that compiled loops and the sampler of
+# For built-in trainings: how often an idle thread of GNU's OpenMP, which PyTorch uses, looks for work before it sleeps,
+# for about 0.1 ms. By default it looks for 5 ms after every operator, on a core that compiled loops and the sampler of
 # the next step need (docs/decisions, "Programs and their environment").
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "5000"}
 # A step that shares the job's CPUs and memory with the tasks, and outlives any of its own processes.
