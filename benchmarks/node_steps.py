@@ -40,7 +40,7 @@ Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
 
 def begin_alone(threads: int) -> None:
     """Become the only rank of a world of one, in the environment of a run, with so many threads."""
-    with_environment_of_a_run()
+    with_environment_of_a_run(threads)
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

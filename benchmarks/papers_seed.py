@@ -62,7 +62,7 @@ def main() -> None:
         path, precision, where = options.worker
         print(json.dumps(worker(Path(path), precision, where, options)))
         return
-    with_environment_of_a_run()
+    with_environment_of_a_run(options.threads)
     with TemporaryDirectory() as temporary:
         measure(options, options.folder or Path(temporary))
 

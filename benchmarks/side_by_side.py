@@ -44,9 +44,9 @@ def in_a_row(work: Timed, times: int) -> Timed:
     return once
 
 
-def with_environment_of_a_run() -> None:
-    """Restart this program with the allocator and the threads of a run, unless they are set already, for both sides."""
-    of_a_run = TUNED_ALLOCATOR | STEADY_HEAP | BRIEF_SPINS
+def with_environment_of_a_run(threads: int) -> None:
+    """Restart this program with the allocator and threads of a run, unless they are set already, for both sides."""
+    of_a_run = TUNED_ALLOCATOR | STEADY_HEAP | BRIEF_SPINS | {"OMP_NUM_THREADS": str(threads)}  # numpy's products too
     if any(os.environ.get(name) != value for name, value in of_a_run.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **of_a_run})
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.flat import Differentiated, FlatModel
 from clusterctl.shared.node.signals import StopRequest
 
 
@@ -22,6 +22,15 @@ def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> N
     torch.testing.assert_close(flat.gradients, torch.cat([gradient.flatten() for gradient in expected]))
     flat.values.fill_(0.5)
     assert all((parameter == 0.5).all() for parameter in model.parameters())
+
+
+def test_gradients_that_come_with_the_loss_add_up_over_the_parts_of_a_step(lone_task: Task) -> None:
+    flat = FlatModel(nn.Linear(2, 1))
+    for step in range(2):
+        flat.differentiate(Differentiated(torch.tensor(1.0), torch.tensor([1.0, 2.0, 3.0])))
+        part = Differentiated(torch.tensor(0.5), torch.tensor([step, 1.0, 1.0]))
+        assert flat.backward(part, StopRequest(), further=True).read()[0] == 1.5
+        assert flat.gradients.tolist() == [1.0 + step, 3.0, 4.0]
 
 
 def test_an_unused_parameter_has_zero_gradient(lone_task: Task) -> None:

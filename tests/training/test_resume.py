@@ -132,6 +132,14 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
 
 
+@pytest.mark.long
+def test_compiled_steps_resume_bit_for_bit(tmp_path: Path) -> None:
+    results = interrupted(tmp_path, [], COMPILED, [1, 1])
+    assert results["folds"]["left"]
+    for name in ("losses", "digest", "scores"):
+        assert results["folds"][name] == results["folds-left-alone"][name]
+
+
 FOLDS = """
     graphs = shared(task, Collection, *tu_recipe(Data(root=str(IMDB))))
     train = GraphClassificationTrain(batch_size=None, global_batch_size=400, epochs=2, patience=2, folds=3,
@@ -139,6 +147,12 @@ FOLDS = """
     objective_of = lambda task, fold: GraphClassification(graphs, train, task, fold)
     result["folds-left-alone"] = trained(task, "folds-left-alone", train, objective_of, folds=3)
     result["folds"] = trained(task, "folds", train, objective_of, [5, 9], folds=3)
+"""
+COMPILED = f"""
+    from clusterctl.shared.spec import train as spec
+    spec._MANY_STEPS = 1
+{FOLDS}
+    assert "clusterctl.engine.graph.compiled_gin" in sys.modules
 """
 SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})

@@ -125,6 +125,11 @@ def compiled(loop: Any) -> Any:
     return numba.njit(nogil=True, cache=True)(loop)
 
 
+def compiled_sums(loop: Any) -> Any:
+    """Like `compiled`, and may reorder sums of floats, to vectorize them. NaN and infinity keep their meaning."""
+    return numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})(loop)
+
+
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
 def mix(value: Any) -> Any:
     """SplitMix64 of a uint64, like `hashing.draws`."""
@@ -291,15 +296,20 @@ def dropout_factors(keys: Tensor, values: Tensor, lowest: int, scale: float) -> 
     return factors
 
 
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def draw_words(key: Any, words: Any) -> None:
+    """Fill `words` with the random bits of a row of `hashing.grid`, whose key is a uint64."""
+    for word in range(words.size):
+        words[word] = mix((key + _U(word)) * GOLDEN_BITS)
+
+
 @compiled
 def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any) -> None:
     channels, dropped = factors.shape[1], factors.dtype.type(0)  # a plain 0 would make both of them floats
     drawn = np.empty((channels + 3) // 4, dtype=np.uint64)
     lanes = drawn.view(np.int16)
     for row in range(first, last):
-        start = keys[row] * GOLDEN_BITS
-        for word in range(drawn.size):
-            drawn[word] = mix(start + _U(word) * GOLDEN_BITS)
+        draw_words(keys[row], drawn)
         for channel in range(channels):
             factors[row, channel] = kept if lanes[channel] >= lowest else dropped
 
@@ -312,8 +322,6 @@ def _drop(keys: Any, factors: Any, lowest: Any, kept: Any, first: Any, last: Any
 _LINE = 64  # bytes of a cache line
 _AHEAD = 2  # edges: rows are spread over memory, and loading one takes longer than computing with it
 _PIECES = 4  # per thread: degrees are uneven
-# Allows vectorized sums of products. NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "nsz"}
 
 
 def attend_compiled(
@@ -419,7 +427,7 @@ def _prefetch_row(table: Any, row: Any, first: Any, last: Any) -> None:
         _prefetch(line)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled_sums
 def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first: Any, last: Any) -> None:
     (rows, own, attention), (columns, offsets, factors) = tables, edges
     heads, channels = attention.shape
@@ -461,7 +469,7 @@ def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first:
                     out[target, head, channel] += weight * _exact(source[head, channel])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled_sums
 def _backward(tables: Any, edges: Any, read: Any, gradients: Any, slope: Any, first: Any, last: Any) -> None:
     (rows, own, attention), (columns, offsets, factors), (weights, out, gradient) = tables, edges, read
     rows_gradient, own_gradient, attention_gradient = gradients

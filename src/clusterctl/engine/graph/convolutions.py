@@ -290,14 +290,14 @@ class PlainGin(nn.Module):
         super().__init__()
         widths = [inputs, *[hidden] * (layers - 1), classes]
         self.layers = nn.ModuleList(GinConv(Linear(*pair)) for pair in pairwise(widths))
-        self._readout = readout
+        self.readout, self.dropout = readout, 0.0
 
     def forward(self, batch: GraphBatch, summed: Copied, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         first, *others = self.layers
         rows = summed.spread(cast("GinConv", first).network(summed.rows))
         for layer in others:
             rows = layer(batch, rows.relu())
-        return batch.readout(rows, self._readout)
+        return batch.readout(rows, self.readout)
 
 
 class Gin(nn.Module):
@@ -315,7 +315,7 @@ class Gin(nn.Module):
             into = Linear(width, hidden), nn.LayerNorm(hidden), nn.ReLU()
             self.layers.append(GinConv(nn.Sequential(*into, Linear(hidden, hidden), nn.LayerNorm(hidden), nn.ReLU())))
         self.scores = nn.ModuleList(Linear(hidden, classes) for _ in widths)
-        self._readout, self._dropout = readout, dropout
+        self.readout, self.dropout = readout, dropout
 
     def forward(self, batch: GraphBatch, summed: Copied, randomness: tuple[int, ...]) -> Tensor:
         """The scores [graphs, classes]; `summed` is the `first_sum` of the batch's nodes, `randomness` keys dropout."""
@@ -323,6 +323,6 @@ class Gin(nn.Module):
         for depth, (layer, scores) in enumerate(zip(self.layers, self.scores, strict=True)):
             rows = layer(batch, rows) if depth else summed.spread(cast("GinConv", layer).network(rows))
             if self.training:
-                rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
-            total = total + scores(batch.readout(rows, self._readout))
+                rows = keyed_dropout(rows, batch.nodes, self.dropout, stream(Purpose.DROPOUT, *randomness, depth))
+            total = total + scores(batch.readout(rows, self.readout))
         return total

@@ -13,16 +13,21 @@ _LEVELS = 1 << 16  # resolution of the dropout probability
 _ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
 
 
+def kept_of(p: float) -> tuple[int, float]:
+    """The lowest of 16 signed random bits that keeps a value, and the factor of the kept ones; 1 if all are kept."""
+    dropped = min(round(p * _LEVELS), _LEVELS - 1)
+    return dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
+
+
 def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
     """`values` [nodes, channels], each zeroed with probability `p` or scaled up; `nodes` are their int64 ids.
 
     One 64-bit hash decides four values, so `p` is rounded to a multiple of 2**-16, and the scale matches that.
     """
-    dropped = min(round(p * _LEVELS), _LEVELS - 1)
-    if dropped == 0 or not values.numel():
+    lowest, scale = kept_of(p)
+    if scale == 1 or not values.numel():
         return values
-    keys, scale = draws(key, nodes), _LEVELS / (_LEVELS - dropped)
-    lowest = dropped - _LEVELS // 2  # the bits are signed: the lowest value is -_LEVELS // 2
+    keys = draws(key, nodes)
     if values.device.type == "cpu" and values.numel() >= WORTH_COMPILING and uses_loops():
         from clusterctl.engine.graph.compiled import dropout_factors  # waits if another thread is importing it
 

@@ -69,15 +69,17 @@ class EpochPlan:
         # On the CPU, since a GPU's generator draws other numbers.
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
         (order,) = moved([torch.randperm(self.seeds.numel(), generator=generator)], self.seeds.device)
+        shuffled = self.seeds[order]
         first, end = (self._size * rank // self.world_size for rank in (self.rank, self.rank + 1))
         places = torch.arange(first, first + -(-self._size // self.world_size), device=order.device)
         first_step = self.steps_after(done)
         for step in range(first_step, self.steps):
             start = done + (step - first_step) * self._size
-            total = min(self._size, order.numel() - start)
-            picked = order[(start + places) % order.numel()]  # padding may reach beyond the end
-            everyone = self.seeds[order[start : start + total]]
-            yield Batch(epoch, step, self.seeds[picked], places < min(end, total), total, everyone)
+            total = min(self._size, shuffled.numel() - start)
+            own = shuffled[start + first : start + first + places.numel()]
+            if own.numel() < places.numel():  # padding reaches beyond the end
+                own = shuffled[(start + places) % shuffled.numel()]
+            yield Batch(epoch, step, own, places < min(end, total), total, shuffled[start : start + total])
 
     def steps_after(self, done: int) -> int:
         """The number of the step that begins with seed `done` of an epoch."""

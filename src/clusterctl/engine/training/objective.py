@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.features.sources import Fetch
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.flat import Differentiated
     from clusterctl.engine.training.own.model import OwnTraining
     from clusterctl.shared.spec import LoopTrain
 
@@ -121,7 +122,7 @@ class Objective(Generic[Prepared]):
         """The input of `loss` other than the parameters; called ahead of time, in another thread."""
         raise NotImplementedError
 
-    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
+    def loss(self, batch: Batch, prepared: Prepared) -> Tensor | Differentiated:
         """This rank's part of the step's mean loss, or of a part of the step: all of them add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         if self.own_training:
@@ -129,13 +130,17 @@ class Objective(Generic[Prepared]):
         with self._precision.autocast(self._task.device):
             gathered = self.gather(prepared)
         scores = self.scored(prepared, gathered, randomness)
-        nodes, edges = self.work(batch, prepared)
-        of_parts_before = self._task.clock.work["edges"] if batch.part else 0
-        self._task.clock.count(nodes, of_parts_before + edges * dist.get_world_size())
+        self.count(batch, prepared)
         loss = self.error(scores, batch, prepared)
         if self.own_training:
             self.own_training.check_finite(loss, lambda: self.where_it_breaks(prepared, gathered))
         return loss
+
+    def count(self, batch: Batch, prepared: Prepared) -> None:
+        """Count the work of this step, or of a part of it."""
+        nodes, edges = self.work(batch, prepared)
+        of_parts_before = self._task.clock.work["edges"] if batch.part else 0
+        self._task.clock.count(nodes, of_parts_before + edges * dist.get_world_size())
 
     def scored(self, prepared: Prepared, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
         """The scores in the precision of the weights; `randomness` keys dropout, and is empty in evaluation."""

@@ -218,7 +218,7 @@ def _live(job: Job, size: DataSize, batches: Batches) -> _Live | None:
         case TaobaoTrain():
             return _links(size, train, batch, batches.ranks)
         case GraphClassificationTrain(model="gin" | "plain"):
-            return _isomorphism(size, train, batch, batches.ranks)
+            return _isomorphism(size, train, replace(batches, examples=examples), batch)
     return None
 
 
@@ -561,13 +561,14 @@ def _links(size: DataSize, train: TaobaoTrain, batch: int, ranks: int) -> _Live:
     )
 
 
-def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ranks: int) -> _Live:
+def _isomorphism(size: DataSize, train: GraphClassificationTrain, batches: Batches, batch: int) -> _Live:
     """Networks of graphs, whose first neighbourhood sum every rank has (engine/graph/convolutions.py)."""
     _, weight = _bytes(train)
     nodes, edges = size.num_nodes / max(1, size.graphs), size.num_edges / max(1, size.graphs)
     width = train.hidden_channels
     table = size.num_nodes * size.features
-    tested = min(size.graphs / 5 / ranks * nodes, float(1 << 18))
+    tested = min(size.graphs / 5 / batches.ranks * nodes, float(1 << 18))
+    is_compiled = train.has_many_small_steps(batches.steps or 0, batches.size * nodes)
     return _Live(
         graph=table * weight,
         shared=0,
@@ -576,6 +577,7 @@ def _isomorphism(size: DataSize, train: GraphClassificationTrain, batch: int, ra
         step=batch * nodes * (size.features + 8 * width * train.layers) * weight,
         evaluation=tested * (size.features + 4 * width) * weight + 8 * table * weight + 40 * size.num_edges,
         shared_evaluation=0,
+        libraries=_NUMBA if is_compiled and train.precision != "bfloat16" else 0,
     )
 
 

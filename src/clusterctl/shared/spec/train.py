@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PROFILED_STEPS = (10, 20)  # for `submit --profile`: after the warm-up, and few enough for a browser
 _UNSUPPORTED = "not supported by this workload and model; remove this key"
+_MANY_STEPS, _SMALL_STEP = 1 << 11, 1 << 18  # of a training; numbers of a layer, of nodes x channels
 FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
 
 
@@ -553,6 +554,15 @@ class GraphClassificationTrain(Learning, LoopTrain):
         yield from self.problems_of_learning(links=False, classes_only=classes)
         if self.stop_early and self.folds > 1:
             yield "train.stop_early", "not supported with several folds"
+
+    def has_many_small_steps(self, steps: int, nodes: float) -> bool:
+        """Whether its loops are worth compiling on a CPU: with so many steps an epoch, on so many nodes of all ranks.
+
+        Importing numba takes a second, and compiling three where nothing is cached. Larger steps gain from torch's
+        threads and products.
+        """
+        many = steps * self.epochs * self.folds >= _MANY_STEPS
+        return many and nodes * self.hidden_channels <= _SMALL_STEP
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.blocks import moved, own_slice
+from clusterctl.engine.graph.blocks import has_numba, moved, own_slice
 from clusterctl.engine.graph.convolutions import Copied, Gin, PlainGin, first_sum
 from clusterctl.engine.graph.dropout import draw_attention_by_edge, graphs_of_a_step
 from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.training.flat import Differentiated
 from clusterctl.engine.training.losses import Loss
 from clusterctl.engine.training.metrics import Metric
 from clusterctl.engine.training.objective import Objective
@@ -33,6 +34,7 @@ from clusterctl.engine.training.own.model import (
 )
 from clusterctl.engine.training.own.pyg_model import forward_of, print_what_varies
 from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import Batches, TrainingSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clusterctl.engine.graph.collection import Collection, GraphBatch
+    from clusterctl.engine.graph.compiled_gin import CompiledGin
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Score
@@ -54,7 +57,7 @@ _LARGEST_PIECE = 1 << 18  # nodes and edges that evaluation takes at once
 class Graphs(NamedTuple):
     """Several graphs as one disconnected graph, on the task's device."""
 
-    given: Any  # what the network takes: `Summed`, or of a user's model its arguments
+    given: Any  # what the network takes: `Summed`, `GraphRows` if it is compiled, or of a user's model its arguments
     nodes: int
     edges: int
     y: Tensor  # [graphs] or [graphs, targets]
@@ -84,6 +87,21 @@ class GraphClassification(Objective[Graphs]):
         self._metric = Metric(train, task.agreeing)
         self._metric.check(collection.y, self._splits.__getitem__)
         self.model = self.made(train).to(task.device, self._precision.weights)
+        self.compiled = self._compiled_step(train, task)
+
+    def _compiled_step(self, train: GraphClassificationTrain, task: Task) -> CompiledGin | None:
+        """For a network of ours on a CPU, if it pays off; the same choice for any number of ranks."""
+        sizes = Batches(train, task.place.world_size, TrainingSet(self.seeds.numel(), self.unit))
+        nodes = sizes.size * self._graphs.num_nodes / max(1, self._graphs.num_graphs)
+        is_usual = train.loss == "cross_entropy" and not train.class_weights and not train.label_smoothing
+        fits = is_usual and self._precision.values == self._precision.weights and task.device.type == "cpu"
+        if not (fits and train.has_many_small_steps(sizes.steps or 0, nodes) and has_numba()):
+            return None
+        if not isinstance(self.model, Gin | PlainGin):
+            return None
+        from clusterctl.engine.graph.compiled_gin import CompiledGin  # numba takes a second, and may be missing
+
+        return CompiledGin(self.model, self._graphs, self._table)
 
     def made(self, train: GraphClassificationTrain) -> nn.Module:
         """The network, and what it needs of the data's features."""
@@ -103,7 +121,18 @@ class GraphClassification(Objective[Graphs]):
     def prepare(self, batch: Batch) -> Graphs:
         """The batch's graphs as one disconnected graph."""
         batch = batch.without_padding()
-        return self._cut(batch.seeds, batch.weights)
+        if self.compiled is None:
+            return self._cut(batch.seeds, batch.weights)
+        rows = self.compiled.rows_of(batch.seeds)
+        return Graphs(rows, rows.places.size, rows.edges, self._graphs.y[batch.seeds], batch.weights)
+
+    def loss(self, batch: Batch, prepared: Graphs) -> Tensor | Differentiated:
+        if self.compiled is None:
+            return super().loss(batch, prepared)
+        self.count(batch, prepared)
+        randomness, total = (self._seed, batch.epoch, batch.step), max(1, batch.total)
+        given = prepared.given, prepared.y, prepared.weights
+        return Differentiated(*self.compiled.differentiated(*given, total, randomness))
 
     def gather(self, prepared: Graphs) -> Any:
         return prepared.given
