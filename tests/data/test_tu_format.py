@@ -74,3 +74,12 @@ def test_graphs_that_pyg_would_drop_are_reported(root: Path, tmp_path: Path) -> 
     (root / "raw" / "TINY_A.txt").write_text("\n".join(edges[:-2]) + "\n")
     with pytest.raises(TaskError, match="PyG reads 1 of 3 graphs"):
         read_raw(raw_identity(str(root)), tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("edge", ["3, 5", "5, 3"])
+def test_an_edge_between_two_graphs_is_reported(root: Path, tmp_path: Path, edge: str) -> None:
+    """Rows of other graphs would be read, or none at all."""
+    with (root / "raw" / "TINY_A.txt").open("a") as file:
+        file.write(f"{edge}\n")
+    with pytest.raises(TaskError, match=r"TINY_A\.txt: an edge joins two graphs"):
+        read_raw(raw_identity(str(root)), tmp_path)

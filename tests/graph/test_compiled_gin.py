@@ -108,6 +108,21 @@ def test_scores_far_apart_have_a_finite_loss() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", [Gin, PlainGin])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_seen_in_the_loss(kind: type[Gin | PlainGin], broken: float) -> None:
+    """A rectifier that makes 0 of NaN would hide that a training diverges."""
+    generator = torch.Generator().manual_seed(0)
+    collection = collection_of([3, 4], 2.0, generator)
+    inputs = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    for place in range(len(list(kind(2, 4, CLASSES, 2, "sum").parameters()))):
+        network = kind(2, 4, CLASSES, 2, "sum").double()
+        with torch.no_grad():
+            [*network.parameters()][place].view(-1)[0] = broken
+        ours, theirs = both(network, collection, inputs, torch.tensor([0, 1]), torch.ones(2))
+        assert ours[0].isfinite() == theirs[0].isfinite()
+
+
 def test_cut_graphs_name_each_distinct_input_once() -> None:
     generator = torch.Generator().manual_seed(0)
     collection = collection_of([2, 0, 3], 0.0, generator)

@@ -264,6 +264,10 @@ def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
     if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so it may drop the last ones
         message = f"PyG reads {len(graphs)} of {len(labels)} graphs"
         raise TaskError(message, "the last graph in the files needs an edge", Cause.DATA)
-    num_nodes = int(bounds[-1])
+    num_nodes, counts = int(bounds[-1]), torch.tensor([graph.num_edges for graph in graphs])
+    first, last = bounds[:-1].repeat_interleave(counts), bounds[1:].repeat_interleave(counts)
+    if ((edges < first) | (edges >= last)).any():
+        message = f"{identity['name']}{_EDGES}: an edge joins two graphs"
+        raise TaskError(message, "do the lines of NAME_graph_indicator.txt fit the nodes?", Cause.DATA)
     x = torch.cat([torch.empty(graph.num_nodes, 0) if graph.x is None else graph.x for graph in graphs])
     return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)

@@ -93,12 +93,12 @@ class CompiledGin:
         gradients are in the order of the network's parameters.
         """
         maps, scores = self._by_layer([parameter.detach().numpy() for parameter in self._parameters])
-        given, layers = self._forward(rows, maps, scores, randomness)
-        loss = _cross_entropy(given, y.numpy(), weights.numpy(), total)  # in place
-        found = self._backward(rows, maps, scores, layers, given)
-        return torch.tensor(loss, dtype=self._parameters[0].dtype), torch.from_numpy(
-            np.concatenate([gradient.ravel() for gradient in found])
-        )
+        with np.errstate(all="ignore"):  # numbers that are not finite are seen in the loss, as in torch
+            given, layers = self._forward(rows, maps, scores, randomness)
+            loss = _cross_entropy(given, y.numpy(), weights.numpy(), total)  # in place
+            found = self._backward(rows, maps, scores, layers, given)
+        gradients = np.concatenate([gradient.ravel() for gradient in found])
+        return torch.tensor(loss, dtype=self._parameters[0].dtype), torch.from_numpy(gradients)
 
     def _by_layer(self, parameters: Parameters) -> tuple[list[list[Parameters]], list[Parameters]]:
         """Those of the linear maps of each layer, and of its scores; the network lists them in this order."""
@@ -183,11 +183,12 @@ class CompiledGin:
         return _sparse_product_back(rows.inputs, *self._sparse, gradient, self._inputs.shape[1]).T
 
 
-# The loops. Unless they return rows, they change those that they get.
+# The loops. Those of a forward that return nothing, and those of a gradient, change the rows that they get.
 
 
 @compiled
 def _rows_of(graphs: Any, of_collection: Any, indptr: Any, of: Any, place: Any) -> Any:
+    """All but the first field of `GraphRows`."""
     bounds, edges = np.zeros(graphs.size + 1, dtype=np.int64), 0
     for number in range(graphs.size):
         first, last = of_collection[graphs[number]], of_collection[graphs[number] + 1]
@@ -265,7 +266,8 @@ def _norm(rows: Any, bias: Any, gain: Any, offset: Any) -> Any:
         factor = kind(1) / np.sqrt(squares / kind(width) + kind(_EPSILON))
         for channel in range(width):
             rows[row, channel] *= factor
-            out[row, channel] = max(kind(0), rows[row, channel] * gain[channel] + offset[channel])
+            value = rows[row, channel] * gain[channel] + offset[channel]
+            out[row, channel] = kind(0) if value < 0 else value  # NaN stays, so that its loss is noticed
         factors[row] = factor
     return out, factors
 
@@ -295,11 +297,12 @@ def _norm_back(gradient: Any, out: Any, factors: Any, rows: Any, gain: Any) -> A
 
 @compiled_sums
 def _rectify(rows: Any, bias: Any, is_rectified: Any) -> Any:
+    """Add `bias`, and set what is negative to 0."""
     zero = rows.dtype.type(0)
     for row in range(len(rows)):
         for channel in range(rows.shape[1]):
             value = rows[row, channel] + bias[channel]
-            rows[row, channel] = max(zero, value) if is_rectified else value
+            rows[row, channel] = zero if is_rectified and value < 0 else value
     return rows
 
 
@@ -317,6 +320,7 @@ def _rectify_back(gradient: Any, out: Any, is_rectified: Any) -> Any:
 
 @compiled_sums
 def _add_by_place(gradient: Any, places: Any, count: Any) -> Any:
+    """The sum of the rows with the same place."""
     out = np.zeros((count, gradient.shape[1]), dtype=gradient.dtype)
     for row in range(len(gradient)):
         for channel in range(out.shape[1]):
@@ -349,6 +353,7 @@ def _drop_back(rows: Any, gradient: Any, scale: Any) -> None:
 
 @compiled_sums
 def _read(rows: Any, bounds: Any, is_mean: Any) -> Any:
+    """The sum or mean of each graph's rows."""
     kind, out = rows.dtype.type, np.zeros((bounds.size - 1, rows.shape[1]), dtype=rows.dtype)
     for graph in range(len(out)):
         for row in range(bounds[graph], bounds[graph + 1]):
