@@ -51,6 +51,7 @@ ROWS = {
     "split": Row("reddit", ("0.005", "0.05"), "reddit", (*ON_CPUS, "data.placement=split"), nodes=2),
     "taobao": Row("taobao-generated", ("train.generated=0.001", "train.generated=0.004")),
     "graph-classification": Row("imdb-gin", ("train.folds=1",)),
+    "compiled-steps": Row("imdb-gin", ("train.epochs=300",), more=("train.folds=1",)),
 }
 
 
